@@ -1,0 +1,185 @@
+"""A plain NumPy Llama behind the Backend protocol: what a step must compute, one token at a time.
+
+Tokens are taken in order, each through every layer before the next, so that a token's ancestors
+are complete when it looks at them. Every product has the same shape whatever shares the step,
+so rows do not depend on the batch, the chunking or the order. Slots start as NaN: reading one that
+was never written shows in the logits.
+
+Sources: Touvron et al. 2023 (Llama); Zhang and Sennrich 2019 (RMSNorm); Su et al. 2021 (rotary
+embedding, here on interleaved pairs (2i, 2i + 1)); Ainslie et al. 2023 (grouped-query attention);
+Shazeer 2020 (SwiGLU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.reference.sampler import sample_rows
+from unspool.backend.base import BLOCK_SIZE, Float32Array, Int32Array, StepBatch, StepOutput
+from unspool.errors import BackendError
+from unspool.model.spec import ModelSpec
+from unspool.sampling.plan import RowResults, SamplePlan
+
+FloatArray = npt.NDArray[Any]
+Sampler = Callable[[Float32Array, SamplePlan], RowResults]
+
+
+@dataclass
+class ReferenceLogits:
+    """Logits in NumPy's memory: ``numpy()`` is the array itself."""
+
+    array: Float32Array
+
+    def numpy(self) -> Float32Array:
+        return self.array
+
+
+def rms_norm(x: FloatArray, weight: FloatArray, epsilon: float) -> FloatArray:
+    """``x / sqrt(mean(x^2) + epsilon) * weight`` over the last axis."""
+    out: FloatArray = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
+    return out
+
+
+def rotate(heads: FloatArray, position: int, theta: float, rope_dim: int) -> FloatArray:
+    """Rotate pairs (2i, 2i + 1) of heads [H, head_dim] by ``position * theta^(-2i / rope_dim)``."""
+    frequency = theta ** (-np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim)
+    angle = position * frequency
+    cos, sin = np.cos(angle).astype(heads.dtype), np.sin(angle).astype(heads.dtype)
+    even, odd = heads[:, 0:rope_dim:2], heads[:, 1:rope_dim:2]
+    out = heads.copy()
+    out[:, 0:rope_dim:2] = even * cos - odd * sin
+    out[:, 1:rope_dim:2] = even * sin + odd * cos
+    return out
+
+
+def softmax(scores: FloatArray) -> FloatArray:
+    """Softmax over the last axis."""
+    w = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out: FloatArray = w / w.sum(axis=-1, keepdims=True)
+    return out
+
+
+class ReferenceBackend:
+    """The Backend protocol in NumPy.
+
+    weights: GGUF name -> matrix [outputs, inputs] or vector, as ``tests.reference.tiny`` makes them.
+    dtype: of the arithmetic. cache_dtype: of the stored keys and values (default: ``dtype``).
+    sampler: ``(rows, plan) -> RowResults``.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, npt.NDArray[np.float32]],
+        *,
+        dtype: npt.DTypeLike = np.float64,
+        cache_dtype: npt.DTypeLike | None = None,
+        max_step_tokens: int = 256,
+        sampler: Sampler = sample_rows,
+    ) -> None:
+        self.spec = spec
+        self.max_step_tokens = max_step_tokens
+        self.dtype = np.dtype(dtype)
+        self.cache_dtype = np.dtype(dtype if cache_dtype is None else cache_dtype)
+        self.weights = {name: np.asarray(w, dtype=self.dtype) for name, w in weights.items()}
+        self.sampler = sampler
+        self.keys: FloatArray = np.zeros((0,))
+        self.values: FloatArray = np.zeros((0,))
+
+    def allocate(self, num_blocks: int) -> None:
+        spec = self.spec
+        shape = (spec.num_layers, num_blocks * BLOCK_SIZE, spec.num_kv_heads, spec.head_dim)
+        self.keys = np.full(shape, np.nan, dtype=self.cache_dtype)
+        self.values = np.full(shape, np.nan, dtype=self.cache_dtype)
+
+    def forward(self, step: StepBatch) -> StepOutput:
+        self._check(step)
+        hidden = np.empty((len(step.tokens), self.spec.hidden_size), dtype=self.dtype)
+        for run in range(len(step.context_lens)):
+            for t in range(step.run_starts[run], step.run_starts[run + 1]):
+                hidden[t] = self._token(step, t, self._visible_slots(step, run, t))
+        head = self.weights["token_embd.weight" if self.spec.tied_embeddings else "output.weight"]
+        logits = np.empty((len(step.rows), self.spec.vocab_size), dtype=np.float32)
+        for r, t in enumerate(step.rows):
+            logits[r] = head @ hidden[t]
+        logits.flags.writeable = False
+        return StepOutput(ReferenceLogits(logits), hidden[step.hidden_rows].astype(np.float32))
+
+    def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
+        return self.sampler(output.logits.numpy(), plan)
+
+    def copy_slots(self, pairs: Int32Array) -> None:
+        for source, target in pairs:
+            self.keys[:, target] = self.keys[:, source]
+            self.values[:, target] = self.values[:, source]
+
+    def _visible_slots(self, step: StepBatch, run: int, t: int) -> Int32Array:
+        """Slots that token ``t`` attends to, in logical order: cached context, ancestors, itself."""
+        at = np.arange(step.context_lens[run])
+        context = step.block_table[run, at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
+        path = []
+        while t >= 0:
+            path.append(step.slots[t])
+            t = int(step.parents[t])
+        return np.concatenate([context, np.array(path[::-1])]).astype(np.int32)
+
+    def _token(self, step: StepBatch, t: int, visible: Int32Array) -> FloatArray:
+        """Run one token through every layer, writing its keys and values; [hidden_size], normed."""
+        w, spec = self.weights, self.spec
+        x = w["token_embd.weight"][step.tokens[t]]
+        for layer in range(spec.num_layers):
+            name = f"blk.{layer}."
+            h = rms_norm(x, w[name + "attn_norm.weight"], spec.norm_epsilon)
+            x = x + self._attention(layer, h, int(step.positions[t]), visible)
+            h = rms_norm(x, w[name + "ffn_norm.weight"], spec.norm_epsilon)
+            gate = w[name + "ffn_gate.weight"] @ h
+            up = w[name + "ffn_up.weight"] @ h
+            x = x + w[name + "ffn_down.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+        return rms_norm(x, w["output_norm.weight"], spec.norm_epsilon)
+
+    def _attention(self, layer: int, h: FloatArray, position: int, visible: Int32Array) -> FloatArray:
+        """Attention of one token, whose own slot is the last of ``visible``."""
+        name, slot = f"blk.{layer}.", visible[-1]
+        w, spec = self.weights, self.spec
+        q = (w[name + "attn_q.weight"] @ h).reshape(spec.num_heads, spec.head_dim)
+        k = (w[name + "attn_k.weight"] @ h).reshape(spec.num_kv_heads, spec.head_dim)
+        v = (w[name + "attn_v.weight"] @ h).reshape(spec.num_kv_heads, spec.head_dim)
+        q = rotate(q, position, spec.rope_theta, spec.rope_dim)
+        self.keys[layer, slot] = rotate(k, position, spec.rope_theta, spec.rope_dim)
+        self.values[layer, slot] = v
+        keys = self.keys[layer, visible].astype(self.dtype)
+        values = self.values[layer, visible].astype(self.dtype)
+        grouped = q.reshape(spec.num_kv_heads, -1, spec.head_dim)
+        p = softmax(np.einsum("ghd,tgd->ght", grouped, keys) / np.sqrt(spec.head_dim))
+        mixed = np.einsum("ght,tgd->ghd", p, values)
+        out: FloatArray = w[name + "attn_output.weight"] @ mixed.reshape(-1)
+        return out
+
+    def _check(self, step: StepBatch) -> None:
+        """Refuse a malformed step, as every backend must."""
+        total, runs, slots = len(step.tokens), len(step.context_lens), self.keys.shape[1]
+        for name, array in vars(step).items():
+            if array.dtype != np.int32 or not array.flags.c_contiguous:
+                raise BackendError(f"{name} must be C-contiguous int32, not {array.dtype}")
+        lengths = (len(step.positions), len(step.slots), len(step.parents))
+        ok = total <= self.max_step_tokens and lengths == (total,) * 3
+        ok = ok and len(step.run_starts) == runs + 1 == len(step.block_table) + 1
+        ok = ok and step.run_starts[0] == 0 and step.run_starts[-1] == total
+        ok = ok and bool(np.all(np.diff(step.run_starts) > 0))
+        ok = ok and bool(np.all((step.tokens >= 0) & (step.tokens < self.spec.vocab_size)))
+        ok = ok and bool(np.all((step.slots >= 0) & (step.slots < slots)))
+        ok = ok and len(set(step.slots.tolist())) == total
+        if not ok:
+            raise BackendError(f"malformed step of {total} tokens in {runs} runs")
+        for run in range(runs):
+            for t in range(step.run_starts[run], step.run_starts[run + 1]):
+                parent = int(step.parents[t])
+                inside = parent == -1 or step.run_starts[run] <= parent < t
+                before = step.context_lens[run] - 1 if parent == -1 else step.positions[parent]
+                if not inside or step.positions[t] != before + 1:
+                    raise BackendError(f"token {t} of the step does not follow its parent {parent}")
