@@ -1,0 +1,11 @@
+// The kernels, compiled for avx2.
+#define UNSPOOL_ISA avx2
+#include "../simd/avx2.h"
+// Above decides what follows means: the order of these lines matters.
+#include "../forward.inl"
+#include "../sample.inl"
+
+namespace unspool {
+extern const Kernels avx2_kernels;
+const Kernels avx2_kernels = {"avx2", avx2::kTile, avx2::forward, avx2::sample};
+}  // namespace unspool

@@ -1,0 +1,11 @@
+// The kernels, compiled for portable.
+#define UNSPOOL_ISA portable
+#include "../simd/portable.h"
+// Above decides what follows means: the order of these lines matters.
+#include "../forward.inl"
+#include "../sample.inl"
+
+namespace unspool {
+extern const Kernels portable_kernels;
+const Kernels portable_kernels = {"portable", portable::kTile, portable::forward, portable::sample};
+}  // namespace unspool

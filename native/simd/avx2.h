@@ -1,0 +1,189 @@
+// Sixteen lanes on AVX2 with FMA: two registers each. With AVX-VNNI the int8 products are one instruction.
+#pragma once
+#include <immintrin.h>
+#include <cstdint>
+
+namespace unspool::UNSPOOL_ISA {
+
+struct f32x16 { __m256 lo, hi; };
+struct i32x16 { __m256i lo, hi; };
+struct u8x64 { __m256i lo, hi; };   // four consecutive inputs of each of 16 output rows
+struct mask16 { __m256 lo, hi; };   // all ones or all zeros in each lane
+
+// Tokens that share one pass over a panel of weights: what the registers hold.
+constexpr int kTile = 4;
+// Query rows that share one pass over a block of keys, and over a block of values.
+constexpr int kScoreRows = 3;
+constexpr int kMixRows = 1;
+
+static inline f32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+static inline f32x16 set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+static inline f32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+static inline void store(float* p, f32x16 a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+static inline f32x16 load_half(const uint16_t* p) {
+  const __m128i* q = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
+}
+static inline void store_half(uint16_t* p, f32x16 a) {  // to nearest, ties to even
+  __m128i* q = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(q, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(q + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline f32x16 load_bfloat(const uint16_t* p) {
+  const __m128i* q = reinterpret_cast<const __m128i*>(p);
+  const __m256i lo = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), 16);
+  const __m256i hi = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1)), 16);
+  return {_mm256_castsi256_ps(lo), _mm256_castsi256_ps(hi)};
+}
+static inline f32x16 operator+(f32x16 a, f32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+static inline f32x16 operator-(f32x16 a, f32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+static inline f32x16 operator*(f32x16 a, f32x16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+static inline f32x16 operator/(f32x16 a, f32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+// a * b + c, rounded once.
+static inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+// b where either is NaN, as x86 has it.
+static inline f32x16 max(f32x16 a, f32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+static inline f32x16 min(f32x16 a, f32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+static inline f32x16 abs(f32x16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+// To the nearest integer, ties to even.
+static inline f32x16 round(f32x16 a) {
+  constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, kMode), _mm256_round_ps(a.hi, kMode)};
+}
+static inline i32x16 to_int(f32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }  // ties to even
+static inline f32x16 to_float(i32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+static inline f32x16 as_float(i32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+static inline i32x16 as_int(f32x16 a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
+
+static inline i32x16 set_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+static inline i32x16 load_int(const int32_t* p) {
+  const __m256i* q = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+static inline void store_int(int32_t* p, i32x16 a) {
+  __m256i* q = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(q, a.lo);
+  _mm256_storeu_si256(q + 1, a.hi);
+}
+static inline i32x16 operator+(i32x16 a, i32x16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+static inline i32x16 operator-(i32x16 a, i32x16 b) {
+  return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
+}
+template <int N>
+static inline i32x16 shift_left(i32x16 a) { return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)}; }
+// The low byte of each lane; lanes must be in -128..127.
+static inline void store_bytes(int8_t* p, i32x16 a) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8);
+  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+
+static inline mask16 first_lanes(int n) {  // n in 0..16
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), index)),
+          _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n - 8), index))};
+}
+static inline mask16 operator<(f32x16 a, f32x16 b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+}
+static inline mask16 operator>=(f32x16 a, f32x16 b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ)};
+}
+static inline mask16 operator&(mask16 a, mask16 b) { return {_mm256_and_ps(a.lo, b.lo), _mm256_and_ps(a.hi, b.hi)}; }
+static inline mask16 operator~(mask16 a) {
+  const __m256 ones = _mm256_castsi256_ps(_mm256_set1_epi32(-1));
+  return {_mm256_xor_ps(a.lo, ones), _mm256_xor_ps(a.hi, ones)};
+}
+static inline uint32_t bits(mask16 a) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(a.lo)) | static_cast<uint32_t>(_mm256_movemask_ps(a.hi)) << 8;
+}
+static inline f32x16 select(mask16 m, f32x16 yes, f32x16 no) {
+  return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
+}
+
+// Lanes 2i and 2i+1 exchanged.
+static inline f32x16 swap_pairs(f32x16 a) { return {_mm256_permute_ps(a.lo, 0xB1), _mm256_permute_ps(a.hi, 0xB1)}; }
+
+// Lane i meets lane i+8, then i+4, i+2, i+1: one fixed tree.
+static inline float sum(f32x16 a) {
+  const __m256 eight = _mm256_add_ps(a.lo, a.hi);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+static inline float max_of(f32x16 a) {
+  const __m256 eight = _mm256_max_ps(a.lo, a.hi);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+static inline int32_t sum_int(i32x16 a) {
+  const __m256i eight = _mm256_add_epi32(a.lo, a.hi);
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1));
+  return _mm_cvtsi128_si32(four);
+}
+
+static inline u8x64 load_weights(const uint8_t* p) {
+  const __m256i* q = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+static inline u8x64 low_nibbles(u8x64 a) {
+  const __m256i low = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low)};
+}
+static inline u8x64 high_nibbles(u8x64 a) {
+  const __m256i low = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), low), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), low)};
+}
+
+static inline __m256i broadcast_bytes(const int8_t* a) {
+  return _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(a));
+}
+
+#if UNSPOOL_AVX_VNNI
+// acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights below 128, int8 activations in -127..127.
+static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
+  const __m256i b = broadcast_bytes(a);
+  return {_mm256_dpbusd_avx_epi32(acc.lo, w.lo, b), _mm256_dpbusd_avx_epi32(acc.hi, w.hi, b)};
+}
+// The same for signed weights stored as w ^ 0x80, that is w + 128: the accumulator of a group starts at
+// start_signed(sum of the group's activations).
+static inline i32x16 start_signed(int32_t activation_sum) { return set_int(-128 * activation_sum); }
+static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return dot(acc, w, a); }
+#else
+// The 16-bit sums of pairs below never saturate: 2 * 15 * 127, and 2 * 128 * 127 = 32512, fit in 16 bits.
+static inline __m256i add_pairs(__m256i acc, __m256i unsigned_bytes, __m256i signed_bytes) {
+  const __m256i pairs = _mm256_maddubs_epi16(unsigned_bytes, signed_bytes);
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+// acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights below 128, int8 activations in -127..127.
+static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
+  const __m256i b = broadcast_bytes(a);
+  return {add_pairs(acc.lo, w.lo, b), add_pairs(acc.hi, w.hi, b)};
+}
+// Signed weights stored as w ^ 0x80. Unsigned 0..255 would saturate pairs, so here |w| is multiplied by
+// the activation that carries w's sign; nothing is left to subtract.
+static inline i32x16 start_signed(int32_t) { return set_int(0); }
+static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) {
+  const __m256i b = broadcast_bytes(a), flip = _mm256_set1_epi8(-128);
+  const __m256i lo = _mm256_xor_si256(w.lo, flip), hi = _mm256_xor_si256(w.hi, flip);
+  return {add_pairs(acc.lo, _mm256_abs_epi8(lo), _mm256_sign_epi8(b, lo)),
+          add_pairs(acc.hi, _mm256_abs_epi8(hi), _mm256_sign_epi8(b, hi))};
+}
+#endif
+
+static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+}  // namespace unspool::UNSPOOL_ISA

@@ -1,0 +1,103 @@
+// Sixteen lanes on AVX-512 with VNNI: one register each.
+#pragma once
+#include <immintrin.h>
+#include <cstdint>
+
+namespace unspool::UNSPOOL_ISA {
+
+struct f32x16 { __m512 v; };
+struct i32x16 { __m512i v; };
+struct u8x64 { __m512i v; };       // four consecutive inputs of each of 16 output rows
+struct mask16 { __mmask16 v; };    // bit i stands for lane i
+
+// Tokens that share one pass over a panel of weights: what the registers hold.
+constexpr int kTile = 16;
+// Query rows that share one pass over a block of keys, and over a block of values.
+constexpr int kScoreRows = 8;
+constexpr int kMixRows = 4;
+
+static inline f32x16 zero() { return {_mm512_setzero_ps()}; }
+static inline f32x16 set(float x) { return {_mm512_set1_ps(x)}; }
+static inline f32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+static inline void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
+static inline f32x16 load_half(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+static inline void store_half(uint16_t* p, f32x16 a) {  // to nearest, ties to even
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline f32x16 load_bfloat(const uint16_t* p) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
+}
+static inline f32x16 operator+(f32x16 a, f32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+static inline f32x16 operator-(f32x16 a, f32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+static inline f32x16 operator*(f32x16 a, f32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+static inline f32x16 operator/(f32x16 a, f32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+// a * b + c, rounded once.
+static inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// b where either is NaN, as x86 has it.
+static inline f32x16 max(f32x16 a, f32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+static inline f32x16 min(f32x16 a, f32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+static inline f32x16 abs(f32x16 a) { return {_mm512_abs_ps(a.v)}; }
+// To the nearest integer, ties to even.
+static inline f32x16 round(f32x16 a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+static inline i32x16 to_int(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // ties to even
+static inline f32x16 to_float(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+static inline f32x16 as_float(i32x16 a) { return {_mm512_castsi512_ps(a.v)}; }
+static inline i32x16 as_int(f32x16 a) { return {_mm512_castps_si512(a.v)}; }
+
+static inline i32x16 set_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
+static inline i32x16 load_int(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+static inline void store_int(int32_t* p, i32x16 a) { _mm512_storeu_si512(p, a.v); }
+static inline i32x16 operator+(i32x16 a, i32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+static inline i32x16 operator-(i32x16 a, i32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+template <int N>
+static inline i32x16 shift_left(i32x16 a) { return {_mm512_slli_epi32(a.v, N)}; }
+// The low byte of each lane; lanes must be in -128..127.
+static inline void store_bytes(int8_t* p, i32x16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+
+static inline mask16 first_lanes(int n) { return {static_cast<__mmask16>((1u << n) - 1u)}; }  // n in 0..16
+static inline mask16 operator<(f32x16 a, f32x16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+static inline mask16 operator>=(f32x16 a, f32x16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
+static inline mask16 operator&(mask16 a, mask16 b) { return {static_cast<__mmask16>(a.v & b.v)}; }
+static inline mask16 operator~(mask16 a) { return {static_cast<__mmask16>(~a.v)}; }
+static inline uint32_t bits(mask16 a) { return a.v; }
+static inline f32x16 select(mask16 m, f32x16 yes, f32x16 no) { return {_mm512_mask_mov_ps(no.v, m.v, yes.v)}; }
+
+// Lanes 2i and 2i+1 exchanged.
+static inline f32x16 swap_pairs(f32x16 a) { return {_mm512_permute_ps(a.v, 0xB1)}; }
+
+// Lane i meets lane i+8, then i+4, i+2, i+1: one fixed tree.
+static inline float sum(f32x16 a) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+static inline float max_of(f32x16 a) { return _mm512_reduce_max_ps(a.v); }
+static inline int32_t sum_int(i32x16 a) { return _mm512_reduce_add_epi32(a.v); }
+
+static inline u8x64 load_weights(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+static inline u8x64 low_nibbles(u8x64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+static inline u8x64 high_nibbles(u8x64 a) {
+  return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
+}
+// acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights below 128, four int8 activations in
+// -127..127. The operand is written in assembly so that the compiler folds the broadcast into it.
+static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(w.v), "m"(*reinterpret_cast<const int32_t*>(a)));
+  return acc;
+}
+// The same for signed weights stored as w ^ 0x80, that is w + 128: the accumulator of a group starts at
+// start_signed(sum of the group's activations).
+static inline i32x16 start_signed(int32_t activation_sum) { return set_int(-128 * activation_sum); }
+static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return dot(acc, w, a); }
+
+static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+}  // namespace unspool::UNSPOOL_ISA

@@ -1,0 +1,189 @@
+// Sixteen lanes in plain C++: loops that any compiler can turn into what its processor has.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+namespace unspool::UNSPOOL_ISA {
+
+struct f32x16 { float v[16]; };
+struct i32x16 { int32_t v[16]; };
+struct u8x64 { uint8_t v[64]; };   // four consecutive inputs of each of 16 output rows
+struct mask16 { uint32_t v; };     // bit i stands for lane i
+
+// Tokens that share one pass over a panel of weights.
+constexpr int kTile = 4;
+// Query rows that share one pass over a block of keys, and over a block of values.
+constexpr int kScoreRows = 2;
+constexpr int kMixRows = 1;
+
+// One line per lane-wise operation.
+#define UNSPOOL_LANES(Type, expression)    \
+  Type r;                                  \
+  for (int i = 0; i < 16; i++) r.v[i] = (expression); \
+  return r
+
+static inline float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
+  float x;
+  if ((h & 0x7c00u) == 0x7c00u) {
+    magnitude += static_cast<uint32_t>(255 - 31) << 23;  // infinity or NaN
+    std::memcpy(&x, &magnitude, 4);
+  } else {
+    std::memcpy(&x, &magnitude, 4);
+    x *= 0x1p112f;  // the exponent's bias, subnormal halves included
+  }
+  uint32_t word;
+  std::memcpy(&word, &x, 4);
+  word |= sign;
+  std::memcpy(&x, &word, 4);
+  return x;
+}
+
+static inline uint16_t float_to_half(float x) {  // to nearest, ties to even
+  uint32_t word;
+  std::memcpy(&word, &x, 4);
+  const uint16_t sign = static_cast<uint16_t>(word >> 16 & 0x8000u);
+  word &= 0x7fffffffu;
+  if (word > 0x7f800000u) return sign | 0x7e00u | static_cast<uint16_t>(word >> 13 & 0x1ffu);  // NaN
+  if (word >= 0x47800000u) return sign | 0x7c00u;  // 65536 and above
+  if (word < 0x38800000u) {                         // below the smallest normal half
+    float magnitude;
+    std::memcpy(&magnitude, &word, 4);
+    const float shifted = magnitude + 0.5f;  // the sum's last bit is worth 2^-24, a subnormal's unit
+    std::memcpy(&word, &shifted, 4);
+    return sign | static_cast<uint16_t>(word - 0x3f000000u);
+  }
+  word += 0xc8000fffu + (word >> 13 & 1u);  // rebias by -112, round half to even
+  return sign | static_cast<uint16_t>(word >> 13);
+}
+
+static inline f32x16 zero() { UNSPOOL_LANES(f32x16, 0.0f); }
+static inline f32x16 set(float x) { UNSPOOL_LANES(f32x16, x); }
+static inline f32x16 load(const float* p) { UNSPOOL_LANES(f32x16, p[i]); }
+static inline void store(float* p, f32x16 a) { std::memcpy(p, a.v, sizeof a.v); }
+static inline f32x16 load_half(const uint16_t* p) { UNSPOOL_LANES(f32x16, half_to_float(p[i])); }
+static inline void store_half(uint16_t* p, f32x16 a) {
+  for (int i = 0; i < 16; i++) p[i] = float_to_half(a.v[i]);
+}
+static inline f32x16 load_bfloat(const uint16_t* p) {
+  f32x16 r;
+  for (int i = 0; i < 16; i++) {
+    const uint32_t word = static_cast<uint32_t>(p[i]) << 16;
+    std::memcpy(&r.v[i], &word, 4);
+  }
+  return r;
+}
+static inline f32x16 operator+(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] + b.v[i]); }
+static inline f32x16 operator-(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] - b.v[i]); }
+static inline f32x16 operator*(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] * b.v[i]); }
+static inline f32x16 operator/(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] / b.v[i]); }
+// a * b + c, rounded once: one instruction where the processor has it, the C library's otherwise.
+static inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+  UNSPOOL_LANES(f32x16, __builtin_fmaf(a.v[i], b.v[i], c.v[i]));
+}
+// b where either is NaN, as x86 has it.
+static inline f32x16 max(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+static inline f32x16 min(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+static inline f32x16 abs(f32x16 a) { UNSPOOL_LANES(f32x16, __builtin_fabsf(a.v[i])); }
+// To the nearest integer, ties to even.
+static inline f32x16 round(f32x16 a) { UNSPOOL_LANES(f32x16, __builtin_rintf(a.v[i])); }
+static inline i32x16 to_int(f32x16 a) { UNSPOOL_LANES(i32x16, static_cast<int32_t>(__builtin_rintf(a.v[i]))); }
+static inline f32x16 to_float(i32x16 a) { UNSPOOL_LANES(f32x16, static_cast<float>(a.v[i])); }
+static inline f32x16 as_float(i32x16 a) {
+  f32x16 r;
+  std::memcpy(r.v, a.v, sizeof r.v);
+  return r;
+}
+static inline i32x16 as_int(f32x16 a) {
+  i32x16 r;
+  std::memcpy(r.v, a.v, sizeof r.v);
+  return r;
+}
+
+static inline i32x16 set_int(int32_t x) { UNSPOOL_LANES(i32x16, x); }
+static inline i32x16 load_int(const int32_t* p) { UNSPOOL_LANES(i32x16, p[i]); }
+static inline void store_int(int32_t* p, i32x16 a) { std::memcpy(p, a.v, sizeof a.v); }
+static inline i32x16 operator+(i32x16 a, i32x16 b) { UNSPOOL_LANES(i32x16, a.v[i] + b.v[i]); }
+static inline i32x16 operator-(i32x16 a, i32x16 b) { UNSPOOL_LANES(i32x16, a.v[i] - b.v[i]); }
+template <int N>
+static inline i32x16 shift_left(i32x16 a) {
+  UNSPOOL_LANES(i32x16, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << N));
+}
+// The low byte of each lane; lanes must be in -128..127.
+static inline void store_bytes(int8_t* p, i32x16 a) {
+  for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(a.v[i]);
+}
+
+static inline mask16 first_lanes(int n) { return {(1u << n) - 1u}; }  // n in 0..16
+static inline mask16 operator<(f32x16 a, f32x16 b) {
+  uint32_t m = 0;
+  for (int i = 0; i < 16; i++) m |= static_cast<uint32_t>(a.v[i] < b.v[i]) << i;
+  return {m};
+}
+static inline mask16 operator>=(f32x16 a, f32x16 b) {
+  uint32_t m = 0;
+  for (int i = 0; i < 16; i++) m |= static_cast<uint32_t>(a.v[i] >= b.v[i]) << i;
+  return {m};
+}
+static inline mask16 operator&(mask16 a, mask16 b) { return {a.v & b.v}; }
+static inline mask16 operator~(mask16 a) { return {~a.v & 0xffffu}; }
+static inline uint32_t bits(mask16 a) { return a.v; }
+static inline f32x16 select(mask16 m, f32x16 yes, f32x16 no) {
+  UNSPOOL_LANES(f32x16, m.v >> i & 1u ? yes.v[i] : no.v[i]);
+}
+
+// Lanes 2i and 2i+1 exchanged.
+static inline f32x16 swap_pairs(f32x16 a) { UNSPOOL_LANES(f32x16, a.v[i ^ 1]); }
+
+// Lane i meets lane i+8, then i+4, i+2, i+1: one fixed tree.
+static inline float sum(f32x16 a) {
+  for (int half = 8; half; half /= 2) {
+    for (int i = 0; i < half; i++) a.v[i] += a.v[i + half];
+  }
+  return a.v[0];
+}
+static inline float max_of(f32x16 a) {
+  for (int half = 8; half; half /= 2) {
+    for (int i = 0; i < half; i++) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
+  }
+  return a.v[0];
+}
+static inline int32_t sum_int(i32x16 a) {
+  int32_t total = 0;
+  for (int i = 0; i < 16; i++) total += a.v[i];
+  return total;
+}
+
+static inline u8x64 load_weights(const uint8_t* p) {
+  u8x64 r;
+  std::memcpy(r.v, p, 64);
+  return r;
+}
+static inline u8x64 low_nibbles(u8x64 a) {
+  for (int i = 0; i < 64; i++) a.v[i] &= 15;
+  return a;
+}
+static inline u8x64 high_nibbles(u8x64 a) {
+  for (int i = 0; i < 64; i++) a.v[i] >>= 4;
+  return a;
+}
+// acc[r] + sum over j of w[4r + j] * a[j], exact.
+static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
+  for (int r = 0; r < 16; r++) {
+    int32_t s = 0;
+    for (int j = 0; j < 4; j++) s += static_cast<int32_t>(w.v[4 * r + j]) * a[j];
+    acc.v[r] += s;
+  }
+  return acc;
+}
+// The same for signed weights stored as w ^ 0x80, that is w + 128: the accumulator of a group starts at
+// start_signed(sum of the group's activations).
+static inline i32x16 start_signed(int32_t activation_sum) { return set_int(-128 * activation_sum); }
+static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return dot(acc, w, a); }
+
+static inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+#undef UNSPOOL_LANES
+
+}  // namespace unspool::UNSPOOL_ISA

@@ -1,0 +1,106 @@
+#include "threads.h"
+
+#include <chrono>
+#include <sched.h>
+#include <stdexcept>
+#include <unistd.h>
+
+namespace unspool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a worker spins for the next task before it sleeps: longer than the gap between two steps
+// of one generation, shorter than anything a person or a power meter would notice.
+constexpr auto kSpin = std::chrono::microseconds(100);
+// How many pauses between looks at the clock.
+constexpr int kPausesPerLook = 64;
+
+// Spins until done() holds; false when it does not within kSpin.
+template <class Done>
+bool spin(const Done& done) {
+  const auto deadline = Clock::now() + kSpin;
+  do {
+    for (int i = 0; i < kPausesPerLook; i++) {
+      if (done()) return true;
+      pause();
+    }
+  } while (Clock::now() < deadline);
+  return done();
+}
+
+// Spins until done() holds, giving the core away when that takes long: with more threads than cores
+// the one that is waited for may need it.
+template <class Done>
+void spin_then_yield(const Done& done) {
+  if (spin(done)) return;
+  while (!done()) sched_yield();
+}
+
+}  // namespace
+
+Pool::Pool(int threads) : size_(threads), owner_(getpid()) {
+  if (threads < 1) throw std::invalid_argument("a pool needs at least one thread");
+  arrived_ = std::make_unique<Epoch[]>(size_);
+  finished_ = std::make_unique<Epoch[]>(size_);
+  for (int worker = 1; worker < size_; worker++) workers_.emplace_back([this, worker] { serve(worker); });
+}
+
+Pool::~Pool() {
+  if (getpid() != owner_) {  // a forked child: these threads are the parent's
+    for (auto& worker : workers_) worker.detach();
+    return;
+  }
+  quit_ = true;
+  started_.fetch_add(1, std::memory_order_release);
+  started_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void Pool::run_erased(Erased task, const void* context) {
+  if (getpid() != owner_) {
+    throw std::runtime_error(
+        "this process was forked from one that had loaded a model, and its compute threads stayed there; "
+        "load the model after the fork, or start workers with the 'spawn' method");
+  }
+  std::lock_guard<std::mutex> one_caller(callers_);
+  task_ = task;
+  context_ = context;
+  const uint32_t epoch = started_.load(std::memory_order_relaxed) + 1;
+  if (size_ > 1) {
+    started_.store(epoch, std::memory_order_release);
+    started_.notify_all();
+  }
+  task(context, 0);
+  for (int worker = 1; worker < size_; worker++) {
+    spin_then_yield([&] { return finished_[worker].value.load(std::memory_order_acquire) == epoch; });
+  }
+}
+
+void Pool::serve(int worker) {
+  uint32_t epoch = 0;
+  for (;;) {
+    const auto next_is_there = [&] { return started_.load(std::memory_order_acquire) != epoch; };
+    if (!spin(next_is_there)) {
+      while (!next_is_there()) started_.wait(epoch, std::memory_order_acquire);
+    }
+    epoch++;
+    if (quit_) return;
+    task_(context_, worker);
+    finished_[worker].value.store(epoch, std::memory_order_release);
+  }
+}
+
+void Pool::barrier(int worker) {
+  if (size_ == 1) return;
+  const uint32_t epoch = arrived_[worker].value.load(std::memory_order_relaxed) + 1;
+  arrived_[worker].value.store(epoch, std::memory_order_release);
+  for (int other = 0; other < size_; other++) {
+    // Another worker may already be one barrier ahead, never two.
+    spin_then_yield([&] {
+      return static_cast<int32_t>(arrived_[other].value.load(std::memory_order_acquire) - epoch) >= 0;
+    });
+  }
+}
+
+}  // namespace unspool

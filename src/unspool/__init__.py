@@ -1,0 +1,1 @@
+"""unspool: an inference engine for decoder-only language models whose subject is decoding."""

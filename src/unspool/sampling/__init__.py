@@ -1,0 +1,1 @@
+"""From a row of logits to a drawn token: rules, chains, noise. Pure: arrays in, arrays out."""

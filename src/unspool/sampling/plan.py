@@ -1,0 +1,77 @@
+"""A compiled chain and what comes of it: plain arrays that any backend can run where the logits are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+
+class RuleKind(IntEnum):
+    """What one entry of a compiled chain does; the numbers are shared with ``native/sample.h``."""
+
+    REPETITION_PENALTY = 1
+    TEMPERATURE = 2
+    TOP_K = 3
+    TOP_P = 4
+    MIN_P = 5
+
+
+class RowStatus(IntEnum):
+    """Whether a row had a law to draw from."""
+
+    OK = 0
+    NOT_A_NUMBER = 1
+    EMPTY = 2
+
+
+@dataclass
+class SamplePlan:
+    """What to do with N rows of logits. Arrays are C-contiguous and owned by the caller."""
+
+    rows: npt.NDArray[np.int32]
+    """[N] index into the step's logits rows; a row may be named more than once."""
+    chain_starts: npt.NDArray[np.int32]
+    """[N + 1] row n's chain is entries ``chain_starts[n]:chain_starts[n + 1]``, applied in order."""
+    kinds: npt.NDArray[np.int32]
+    """[C] ``RuleKind`` of each chain entry."""
+    values: npt.NDArray[np.float64]
+    """[C] parameter of each chain entry."""
+    history_starts: npt.NDArray[np.int64]
+    """[N + 1] row n's penalties see ``history[history_starts[n]:history_starts[n + 1]]``."""
+    history: npt.NDArray[np.int32]
+    """[M] distinct token ids in each row's penalty scope."""
+    keys: npt.NDArray[np.uint64]
+    """[N] noise key of each row: ``mix(seed, lane)``."""
+    positions: npt.NDArray[np.int32]
+    """[N] absolute position of the token to be drawn."""
+    sample_indices: npt.NDArray[np.int32]
+    """[N] which of a request's samples draws."""
+    num_logprobs: int = 0
+    """How many of the most probable tokens to report for each row (raw law), 0 to 32."""
+
+
+@dataclass
+class RowResults:
+    """What came of each planned row."""
+
+    tokens: npt.NDArray[np.int32]
+    """[N] the drawn token; -1 where ``status`` is not OK."""
+    status: npt.NDArray[np.int32]
+    """[N] ``RowStatus``."""
+    logprobs: npt.NDArray[np.float32]
+    """[N] log-probability of the drawn token under the raw row (natural log, before the chain)."""
+    processed_logprobs: npt.NDArray[np.float32]
+    """[N] log-probability of the drawn token under the law that it was drawn from."""
+    ranks: npt.NDArray[np.int32]
+    """[N] rank of the drawn token in the raw row, 0 for the most probable; ties rank by token id."""
+    entropies: npt.NDArray[np.float32]
+    """[N] entropy of the raw row, in nats."""
+    kept: npt.NDArray[np.int32]
+    """[N] how many candidates the chain kept."""
+    top_tokens: npt.NDArray[np.int32]
+    """[N, num_logprobs] most probable tokens of the raw row, best first."""
+    top_logprobs: npt.NDArray[np.float32]
+    """[N, num_logprobs] their log-probabilities under the raw row."""
