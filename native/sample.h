@@ -1,0 +1,57 @@
+// Sampling: a row of logits, its chain of rules, and the token that the noise draws from what they keep.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace unspool {
+
+// Numbers shared with unspool.sampling.plan.
+enum class RuleKind : int32_t { kRepetitionPenalty = 1, kTemperature = 2, kTopK = 3, kTopP = 4, kMinP = 5 };
+enum class RowStatus : int32_t { kOk = 0, kNotANumber = 1, kEmpty = 2 };
+
+constexpr int kMaxLogprobs = 32;
+// Sums of masses stay below 2^62: each is at most 2^40.
+constexpr int kMaxVocabulary = 1 << 22;
+
+// Memory that one worker needs while it samples a row; every array is 64-byte aligned.
+struct SampleScratch {
+  float* row;        // [vocabulary + 64] logits that a rule has changed
+  float* maxima;     // [vocabulary / 8 + 64] of groups of logits
+  int32_t* ids;      // [vocabulary + 64] candidates, ascending
+  float* logits;     // [vocabulary + 64] theirs
+  uint32_t* keys;    // [vocabulary + 64] candidates under selection
+  int32_t* places;   // [vocabulary + 64] where those are in their list
+  uint64_t* seen;    // [vocabulary / 64 + 8] one bit a token; all zero between rows
+};
+
+// What unspool.sampling.plan.SamplePlan and RowResults hold, as pointers; the binding has checked it.
+struct SampleTask {
+  const float* logits;  // [R, vocabulary], rows `stride` floats apart
+  int64_t stride;
+  int vocabulary;
+
+  const int32_t* rows;            // [N]
+  const int32_t* chain_starts;    // [N + 1]
+  const int32_t* kinds;           // [C] RuleKind
+  const double* values;           // [C]
+  const int64_t* history_starts;  // [N + 1]
+  const int32_t* history;         // [M]
+  const uint64_t* keys;           // [N]
+  const int32_t* positions;       // [N]
+  const int32_t* sample_indices;  // [N]
+  int num_logprobs;
+
+  int32_t* tokens;             // [N]
+  int32_t* status;             // [N] RowStatus
+  float* logprobs;             // [N]
+  float* processed_logprobs;   // [N]
+  int32_t* ranks;              // [N]
+  float* entropies;            // [N]
+  int32_t* kept;               // [N]
+  int32_t* top_tokens;         // [N, num_logprobs]
+  float* top_logprobs;         // [N, num_logprobs]
+
+  SampleScratch scratch;  // of the worker that holds this copy of the task
+};
+
+}  // namespace unspool

@@ -1,0 +1,245 @@
+// Python's way to the sampler: arrays are checked here, so that the kernels need not.
+#include "sample_binding.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "isa.h"
+#include "sample.h"
+#include "threads.h"
+
+namespace nb = nanobind;
+
+namespace unspool {
+namespace {
+
+template <class T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+
+// The arrays of a SamplePlan, in its order.
+struct Plan {
+  Vector<int32_t> rows, chain_starts, kinds;
+  Vector<double> values;
+  Vector<int64_t> history_starts;
+  Vector<int32_t> history;
+  Vector<uint64_t> keys;
+  Vector<int32_t> positions, sample_indices;
+  int num_logprobs;
+};
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("sample: " + what); }
+
+template <class T>
+void check_size(const Vector<T>& array, size_t size, const char* name) {
+  if (array.size() == size) return;
+  refuse(std::string(name) + " has " + std::to_string(array.size()) + " elements and needs " + std::to_string(size));
+}
+
+template <class T>
+void check_range(const Vector<T>& array, int64_t lowest, int64_t highest, const char* name) {
+  for (size_t i = 0; i < array.size(); i++) {
+    if (array.data()[i] >= lowest && array.data()[i] <= highest) continue;
+    refuse(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(array.data()[i]) + ", not in " +
+           std::to_string(lowest) + ".." + std::to_string(highest));
+  }
+}
+
+// Starts of consecutive parts of `size` elements: from 0, never falling, to the end.
+template <class T>
+void check_starts(const Vector<T>& starts, size_t size, const char* name) {
+  const T* p = starts.data();
+  bool right = p[0] == 0 && p[starts.size() - 1] == static_cast<T>(size);
+  for (size_t i = 1; i < starts.size(); i++) right = right && p[i] >= p[i - 1];
+  if (!right) refuse(std::string(name) + " must rise from 0 to " + std::to_string(size));
+}
+
+// The ranges of unspool.sampling.rules; values that would be off are for the chain's compiler to leave out.
+void check_rule(int32_t kind, double value) {
+  const auto require = [&](bool right, const char* what) {
+    if (!right) refuse(std::string(what) + ", not " + std::to_string(value));
+  };
+  switch (static_cast<RuleKind>(kind)) {
+    case RuleKind::kRepetitionPenalty:
+      return require(value >= 1e-4 && value <= 1e4, "a repetition penalty is from 0.0001 to 10000");
+    case RuleKind::kTemperature:
+      return require(value >= 1e-9 && value <= 1e9, "a temperature is from 1e-9 to 1e9 (for 0, top-k 1)");
+    case RuleKind::kTopK:
+      return require(value >= 1 && value == std::floor(value), "top-k is a whole number from 1");
+    case RuleKind::kTopP:
+      return require(value >= 0 && value <= 1, "top-p is from 0 to 1");
+    case RuleKind::kMinP:
+      return require(value >= 0 && value <= 1, "min-p is from 0 to 1");
+  }
+  refuse("there is no rule of kind " + std::to_string(kind));
+}
+
+void check(const Logits& logits, const Plan& plan) {
+  const size_t n = plan.rows.size(), entries = plan.kinds.size();
+  const int64_t vocabulary = static_cast<int64_t>(logits.shape(1));
+  if (vocabulary < 1 || vocabulary > kMaxVocabulary) {
+    refuse("a vocabulary is from 1 to " + std::to_string(kMaxVocabulary) + " tokens, not " + std::to_string(vocabulary));
+  }
+  if (vocabulary > 1 && logits.stride(1) != 1) refuse("the logits of one row must be contiguous");
+  if (plan.num_logprobs < 0 || plan.num_logprobs > kMaxLogprobs) {
+    refuse("num_logprobs is " + std::to_string(plan.num_logprobs) + ", not in 0.." + std::to_string(kMaxLogprobs));
+  }
+  check_size(plan.chain_starts, n + 1, "chain_starts");
+  check_size(plan.values, entries, "values");
+  check_size(plan.history_starts, n + 1, "history_starts");
+  check_size(plan.keys, n, "keys");
+  check_size(plan.positions, n, "positions");
+  check_size(plan.sample_indices, n, "sample_indices");
+  check_starts(plan.chain_starts, entries, "chain_starts");
+  check_starts(plan.history_starts, plan.history.size(), "history_starts");
+  check_range(plan.rows, 0, static_cast<int64_t>(logits.shape(0)) - 1, "rows");
+  check_range(plan.history, 0, vocabulary - 1, "history");
+  check_range(plan.positions, 0, INT32_MAX, "positions");
+  check_range(plan.sample_indices, 0, INT32_MAX, "sample_indices");
+  for (size_t i = 0; i < entries; i++) check_rule(plan.kinds.data()[i], plan.values.data()[i]);
+}
+
+// One worker's scratch, kept from call to call: fresh pages cost more than sampling a row does.
+class Scratch {
+ public:
+  // Throws std::bad_alloc.
+  const SampleScratch& of(int vocabulary) {
+    if (vocabulary > vocabulary_) grow(vocabulary);
+    return arrays_;
+  }
+
+ private:
+  struct Free {
+    void operator()(char* p) const { std::free(p); }
+  };
+
+  void grow(int vocabulary) {
+    size_t used = 0;
+    const auto place = [&](size_t bytes) {
+      const size_t at = used;
+      used += (bytes + 63) / 64 * 64;
+      return at;
+    };
+    const size_t v = static_cast<size_t>(vocabulary), words = (v + 64) * 4;
+    const size_t row = place(words), maxima = place((v / 8 + 64) * 4), ids = place(words), logits = place(words);
+    const size_t keys = place(words), places = place(words), seen_bytes = (v / 64 + 8) * 8, seen = place(seen_bytes);
+    memory_.reset();
+    vocabulary_ = 0;
+    memory_.reset(static_cast<char*>(std::aligned_alloc(64, used)));
+    if (!memory_) throw std::bad_alloc();
+    char* base = memory_.get();
+    arrays_ = {reinterpret_cast<float*>(base + row),      reinterpret_cast<float*>(base + maxima),
+               reinterpret_cast<int32_t*>(base + ids),    reinterpret_cast<float*>(base + logits),
+               reinterpret_cast<uint32_t*>(base + keys),  reinterpret_cast<int32_t*>(base + places),
+               reinterpret_cast<uint64_t*>(base + seen)};
+    std::fill_n(base + seen, seen_bytes, '\0');
+    vocabulary_ = vocabulary;
+  }
+
+  std::unique_ptr<char, Free> memory_;
+  SampleScratch arrays_{};
+  int vocabulary_ = 0;
+};
+
+// Samples n rows on the pool; which worker takes which row changes nothing in the results.
+void run(const SampleTask& task, int n, const Kernels& kernels, Pool& pool) {
+  std::atomic<int> next{0};
+  std::atomic<bool> out_of_memory{false};
+  const auto work = [&](int) {
+    thread_local Scratch scratch;
+    SampleTask mine = task;
+    try {
+      mine.scratch = scratch.of(task.vocabulary);
+    } catch (const std::bad_alloc&) {
+      out_of_memory = true;
+      return;
+    }
+    for (int row = next++; row < n; row = next++) kernels.sample(mine, row);
+  };
+  if (n == 1) {
+    work(0);
+  } else if (n > 1) {
+    pool.run(work);
+  }
+  if (out_of_memory) throw std::bad_alloc();
+}
+
+// An array of its own, and the pointer to fill it through.
+template <class T>
+struct Result {
+  T* data;
+  nb::object array;
+
+  explicit Result(std::initializer_list<size_t> shape) {
+    size_t size = 1;
+    for (const size_t extent : shape) size *= extent;
+    data = new T[size]();
+    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    array = nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
+  }
+};
+
+nb::tuple sample(Pool& pool, const std::string& instruction_set, Logits logits, Vector<int32_t> rows,
+                 Vector<int32_t> chain_starts, Vector<int32_t> kinds, Vector<double> values,
+                 Vector<int64_t> history_starts, Vector<int32_t> history, Vector<uint64_t> keys,
+                 Vector<int32_t> positions, Vector<int32_t> sample_indices, int num_logprobs) {
+  const Plan plan = {rows, chain_starts, kinds, values, history_starts, history, keys, positions, sample_indices,
+                     num_logprobs};
+  check(logits, plan);
+  const Kernels& kernels_of_set = kernels(instruction_set);
+  const size_t n = rows.size(), best = static_cast<size_t>(num_logprobs);
+  Result<int32_t> tokens({n}), status({n}), ranks({n}), kept({n}), top_tokens({n, best});
+  Result<float> logprobs({n}), processed_logprobs({n}), entropies({n}), top_logprobs({n, best});
+
+  SampleTask task{};
+  task.logits = logits.data();
+  task.stride = logits.stride(0);
+  task.vocabulary = static_cast<int>(logits.shape(1));
+  task.rows = rows.data();
+  task.chain_starts = chain_starts.data();
+  task.kinds = kinds.data();
+  task.values = values.data();
+  task.history_starts = history_starts.data();
+  task.history = history.data();
+  task.keys = keys.data();
+  task.positions = positions.data();
+  task.sample_indices = sample_indices.data();
+  task.num_logprobs = num_logprobs;
+  task.tokens = tokens.data;
+  task.status = status.data;
+  task.logprobs = logprobs.data;
+  task.processed_logprobs = processed_logprobs.data;
+  task.ranks = ranks.data;
+  task.entropies = entropies.data;
+  task.kept = kept.data;
+  task.top_tokens = top_tokens.data;
+  task.top_logprobs = top_logprobs.data;
+  {
+    nb::gil_scoped_release released;
+    run(task, static_cast<int>(n), kernels_of_set, pool);
+  }
+  return nb::make_tuple(tokens.array, status.array, logprobs.array, processed_logprobs.array, ranks.array,
+                        entropies.array, kept.array, top_tokens.array, top_logprobs.array);
+}
+
+}  // namespace
+
+void bind_sample(nb::module_& module) {
+  module.def("sample", &sample, nb::arg("pool"), nb::arg("instruction_set"), nb::arg("logits").noconvert(),
+             nb::arg("rows"), nb::arg("chain_starts"), nb::arg("kinds"), nb::arg("values"), nb::arg("history_starts"),
+             nb::arg("history"), nb::arg("keys"), nb::arg("positions"), nb::arg("sample_indices"),
+             nb::arg("num_logprobs"),
+             "Run each planned row's chain and draw: the arrays of a SamplePlan in, those of a RowResults out.\n\n"
+             "Raises ValueError for a plan that does not fit the logits.");
+}
+
+}  // namespace unspool

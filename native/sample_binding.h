@@ -1,0 +1,9 @@
+// Adds `sample` to the Python module.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace unspool {
+
+void bind_sample(nanobind::module_& module);
+
+}  // namespace unspool
