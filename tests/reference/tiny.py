@@ -23,6 +23,29 @@ CHAT_TEMPLATE = (
 )
 
 
+ROLES = {
+    "token_embd": "embedding",
+    "output_norm": "final_norm",
+    "output": "head",
+    "attn_norm": "attention_norm",
+    "attn_q": "query",
+    "attn_k": "key",
+    "attn_v": "value",
+    "attn_output": "output",
+    "ffn_norm": "feed_forward_norm",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+}
+"""What a tensor's name in a file means to a backend."""
+
+
+def role(name: str) -> str:
+    """A backend's name for a tensor: ``blk.0.attn_q.weight`` is ``layers.0.query``."""
+    parts = name.split(".")
+    return ROLES[parts[0]] if parts[0] != "blk" else f"layers.{parts[1]}.{ROLES[parts[2]]}"
+
+
 def byte_characters() -> list[str]:
     """The printable character that GPT-2's byte-level BPE writes for each of the 256 bytes."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -148,14 +171,14 @@ def stored_weights(weights: Mapping[str, npt.NDArray[np.float32]], type_: Tensor
 
 
 def make_tensors(weights: Mapping[str, npt.NDArray[np.float32]], type_: TensorType) -> dict[str, Tensor]:
-    """The weights as a loader would hand them to a backend, without a file."""
+    """The weights as a loader would hand them to a backend, by role, without a file."""
     tensors = {}
     for name, weight in weights.items():
         kept = storage_type(name, type_)
         data = encode_weight(weight, kept).reshape(-1)
         data.flags.writeable = False
         rows = weight.shape[0] if weight.ndim == 2 else 1
-        tensors[name] = Tensor(name, kept, rows, weight.shape[-1], data)
+        tensors[role(name)] = Tensor(name, kept, rows, weight.shape[-1], data)
     return tensors
 
 
