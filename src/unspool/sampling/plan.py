@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,9 @@ class RowStatus(IntEnum):
 
     OK = 0
     NOT_A_NUMBER = 1
+    """It holds NaN or +inf, or a rule's arithmetic took its largest logit beyond float32."""
     EMPTY = 2
+    """Every token is banned (-inf)."""
 
 
 @dataclass
@@ -42,9 +45,9 @@ class SamplePlan:
     history_starts: npt.NDArray[np.int64]
     """[N + 1] row n's penalties see ``history[history_starts[n]:history_starts[n + 1]]``."""
     history: npt.NDArray[np.int32]
-    """[M] distinct token ids in each row's penalty scope."""
+    """[M] token ids in each row's penalty scope, in any order; a repeated id counts once."""
     keys: npt.NDArray[np.uint64]
-    """[N] noise key of each row: ``mix(seed, lane)``."""
+    """[N] noise key of each row: ``noise.mix(seed, lane)``."""
     positions: npt.NDArray[np.int32]
     """[N] absolute position of the token to be drawn."""
     sample_indices: npt.NDArray[np.int32]
@@ -52,13 +55,28 @@ class SamplePlan:
     num_logprobs: int = 0
     """How many of the most probable tokens to report for each row (raw law), 0 to 32."""
 
+    def arrays(self) -> tuple[Any, ...]:
+        """Everything in the order above, as the native sampler takes it."""
+        return (
+            self.rows,
+            self.chain_starts,
+            self.kinds,
+            self.values,
+            self.history_starts,
+            self.history,
+            self.keys,
+            self.positions,
+            self.sample_indices,
+            self.num_logprobs,
+        )
+
 
 @dataclass
 class RowResults:
-    """What came of each planned row."""
+    """What came of each planned row. Where ``status`` is not OK the figures are 0, the tokens -1."""
 
     tokens: npt.NDArray[np.int32]
-    """[N] the drawn token; -1 where ``status`` is not OK."""
+    """[N] the drawn token."""
     status: npt.NDArray[np.int32]
     """[N] ``RowStatus``."""
     logprobs: npt.NDArray[np.float32]
@@ -70,8 +88,23 @@ class RowResults:
     entropies: npt.NDArray[np.float32]
     """[N] entropy of the raw row, in nats."""
     kept: npt.NDArray[np.int32]
-    """[N] how many candidates the chain kept."""
+    """[N] how many candidates the chain kept, banned tokens (-inf) not counted."""
     top_tokens: npt.NDArray[np.int32]
-    """[N, num_logprobs] most probable tokens of the raw row, best first."""
+    """[N, num_logprobs] most probable tokens of the raw row, best first; -1 beyond those not banned."""
     top_logprobs: npt.NDArray[np.float32]
-    """[N, num_logprobs] their log-probabilities under the raw row."""
+    """[N, num_logprobs] their log-probabilities under the raw row; -inf beyond those not banned."""
+
+    @classmethod
+    def empty(cls, n: int, num_logprobs: int) -> RowResults:
+        """Results of n rows that are yet to be filled."""
+        return cls(
+            tokens=np.full(n, -1, np.int32),
+            status=np.zeros(n, np.int32),
+            logprobs=np.zeros(n, np.float32),
+            processed_logprobs=np.zeros(n, np.float32),
+            ranks=np.zeros(n, np.int32),
+            entropies=np.zeros(n, np.float32),
+            kept=np.zeros(n, np.int32),
+            top_tokens=np.full((n, num_logprobs), -1, np.int32),
+            top_logprobs=np.zeros((n, num_logprobs), np.float32),
+        )
