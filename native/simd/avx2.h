@@ -12,6 +12,7 @@ struct mask16 { __m256 lo, hi; };   // all ones or all zeros in each lane
 
 // Tokens that share one pass over a panel of weights: what the registers hold.
 constexpr int kTile = 4;
+constexpr int kFloatTile = 1;  // with four float chains a token
 // Query rows that share one pass over a block of keys, and over a block of values.
 constexpr int kScoreRows = 3;
 constexpr int kMixRows = 1;

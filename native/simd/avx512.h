@@ -12,9 +12,10 @@ struct mask16 { __mmask16 v; };    // bit i stands for lane i
 
 // Tokens that share one pass over a panel of weights: what the registers hold.
 constexpr int kTile = 16;
+constexpr int kFloatTile = 6;  // with four float chains a token
 // Query rows that share one pass over a block of keys, and over a block of values.
-constexpr int kScoreRows = 8;
-constexpr int kMixRows = 4;
+constexpr int kScoreRows = 12;
+constexpr int kMixRows = 6;
 
 static inline f32x16 zero() { return {_mm512_setzero_ps()}; }
 static inline f32x16 set(float x) { return {_mm512_set1_ps(x)}; }

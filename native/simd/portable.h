@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../half.h"
+
 namespace unspool::UNSPOOL_ISA {
 
 struct f32x16 { float v[16]; };
@@ -12,6 +14,7 @@ struct mask16 { uint32_t v; };     // bit i stands for lane i
 
 // Tokens that share one pass over a panel of weights.
 constexpr int kTile = 4;
+constexpr int kFloatTile = 1;  // with four float chains a token
 // Query rows that share one pass over a block of keys, and over a block of values.
 constexpr int kScoreRows = 2;
 constexpr int kMixRows = 1;
@@ -21,42 +24,6 @@ constexpr int kMixRows = 1;
   Type r;                                  \
   for (int i = 0; i < 16; i++) r.v[i] = (expression); \
   return r
-
-static inline float half_to_float(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
-  uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
-  float x;
-  if ((h & 0x7c00u) == 0x7c00u) {
-    magnitude += static_cast<uint32_t>(255 - 31) << 23;  // infinity or NaN
-    std::memcpy(&x, &magnitude, 4);
-  } else {
-    std::memcpy(&x, &magnitude, 4);
-    x *= 0x1p112f;  // the exponent's bias, subnormal halves included
-  }
-  uint32_t word;
-  std::memcpy(&word, &x, 4);
-  word |= sign;
-  std::memcpy(&x, &word, 4);
-  return x;
-}
-
-static inline uint16_t float_to_half(float x) {  // to nearest, ties to even
-  uint32_t word;
-  std::memcpy(&word, &x, 4);
-  const uint16_t sign = static_cast<uint16_t>(word >> 16 & 0x8000u);
-  word &= 0x7fffffffu;
-  if (word > 0x7f800000u) return sign | 0x7e00u | static_cast<uint16_t>(word >> 13 & 0x1ffu);  // NaN
-  if (word >= 0x47800000u) return sign | 0x7c00u;  // 65536 and above
-  if (word < 0x38800000u) {                         // below the smallest normal half
-    float magnitude;
-    std::memcpy(&magnitude, &word, 4);
-    const float shifted = magnitude + 0.5f;  // the sum's last bit is worth 2^-24, a subnormal's unit
-    std::memcpy(&word, &shifted, 4);
-    return sign | static_cast<uint16_t>(word - 0x3f000000u);
-  }
-  word += 0xc8000fffu + (word >> 13 & 1u);  // rebias by -112, round half to even
-  return sign | static_cast<uint16_t>(word >> 13);
-}
 
 static inline f32x16 zero() { UNSPOOL_LANES(f32x16, 0.0f); }
 static inline f32x16 set(float x) { UNSPOOL_LANES(f32x16, x); }

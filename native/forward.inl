@@ -1,0 +1,187 @@
+// One step of a Llama-shaped decoder, as every worker of the pool runs it. Included once per instruction set.
+#include <cstddef>
+#include <cstdint>
+
+#include "model.h"
+#include "quant/activations.h"
+#include "quant/pack.h"
+#include "step.h"
+#include "threads.h"
+
+#include "simd/exp.h"
+#include "quant/quantize.h"
+#include "quant/matmul.h"
+#include "ops/norm.h"
+#include "ops/attention.h"
+
+namespace unspool::UNSPOOL_ISA {
+
+// One worker's view of a step. Between two barriers each worker writes only its own rows or panels.
+struct Worker {
+  const Model& model;
+  Step& step;
+  Pool& pool;
+  int worker;
+  Scratch& scratch;
+
+  void barrier() { pool.barrier(worker); }
+  int begin(int count) const { return static_cast<int>(static_cast<int64_t>(count) * worker / pool.size()); }
+  int end(int count) const { return static_cast<int>(static_cast<int64_t>(count) * (worker + 1) / pool.size()); }
+  float* residual(int t) const { return step.residual + static_cast<size_t>(model.spec.hidden_size) * t; }
+
+  // The input of a matrix, made token by token with make(t): by every worker for itself where it is `alone`,
+  // else by all for all.
+  template <class Make>
+  const Activations& prepare(std::vector<Activations>& inputs, bool alone, int count, const Make& make) {
+    const Activations& input = inputs[alone ? worker : 0];
+    for (int t = alone ? 0 : begin(count); t < (alone ? count : end(count)); t++) make(input, t);
+    if (!alone) barrier();
+    return input;
+  }
+
+  // Row t of an input from floats, in the forms that the input has room for.
+  void put(const float* row, const Activations& input, const Tiling& tiling, int t) const {
+    if (input.codes) quantize_row(row, input, tiling, t);
+    if (input.floats) copy_floats(row, input.columns, input.floats + static_cast<size_t>(input.columns) * t);
+  }
+
+  const Activations& normalize(const float* weight) {
+    return prepare(step.hidden_input, step.alone, step.batch.num_tokens, [&](const Activations& input, int t) {
+      float* row = scratch.row;
+      rms_norm(residual(t), weight, model.spec.hidden_size, model.spec.norm_epsilon, row);
+      put(row, input, step.tiling, t);
+    });
+  }
+
+  void embed() {
+    const int count = step.batch.num_tokens;
+    for (int t = begin(count); t < end(count); t++) model.embed(step.batch.tokens[t], residual(t));
+    barrier();
+  }
+
+  // Queries rotated and scaled; keys rotated, and keys and values written to the cache.
+  void project(int layer, const Activations& input) {
+    const Layer& weights = model.layers[layer];
+    const Spec& spec = model.spec;
+    const StepBatch& b = step.batch;
+    const auto rotate = [&](f32x16 v, int t, int d) {
+      const float* cosines = model.rotary.cosines(b.positions[t]) + d;
+      const float* sines = model.rotary.sines(b.positions[t]) + d;
+      return fma(v, load(cosines), swap_pairs(v) * load(sines));
+    };
+    const f32x16 scale = set(1.0f / __builtin_sqrtf(static_cast<float>(spec.head_dim)));
+    multiply(weights.query, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+      for (int t = first; t < first + n; t++, out += 16) {
+        const f32x16 q = rotate(load(out), t, 16 * panel % spec.head_dim) * scale;
+        store(step.queries + static_cast<size_t>(spec.query_size()) * t + 16 * panel, q);
+      }
+    });
+    // An infinite half would turn later rows into NaN: the cache saturates.
+    const auto to_halves = [](f32x16 v, uint16_t* out) { store_half(out, max(set(-65504.0f), min(set(65504.0f), v))); };
+    multiply(weights.key, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
+      for (int t = first; t < first + n; t++, out += 16) {
+        uint16_t halves[16];
+        to_halves(rotate(load(out), t, d), halves);
+        uint16_t* keys = model.cache.keys(b.slots[t] / kBlock, layer, head) + kBlock * d + b.slots[t] % kBlock;
+        for (int i = 0; i < 16; i++) keys[kBlock * i] = halves[i];
+      }
+    });
+    multiply(weights.value, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
+      for (int t = first; t < first + n; t++, out += 16) {
+        uint16_t* keys = model.cache.keys(b.slots[t] / kBlock, layer, head);
+        to_halves(load(out), model.cache.values(keys) + static_cast<size_t>(spec.head_dim) * (b.slots[t] % kBlock) + d);
+      }
+    });
+  }
+
+  void attend_all(int layer) {
+    const int count = static_cast<int>(step.items.size());
+    for (;;) {
+      const int i = step.next_item[layer].fetch_add(1, std::memory_order_relaxed);
+      if (i >= count) return;
+      attend(model, step, layer, step.items[i], scratch);
+    }
+  }
+
+  const Activations& take_attended() {
+    const size_t size = model.spec.query_size();
+    return prepare(step.attended_input, step.alone, step.batch.num_tokens, [&](const Activations& input, int t) {
+      float* row = step.attended + size * t;
+      if (step.split_pieces) merge_parts(model, step, t, row = scratch.row);
+      put(row, input, step.tiling, t);
+    });
+  }
+
+  void add_to_residual(const Matrix& matrix, const Activations& input) {
+    multiply(matrix, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+      for (int t = first; t < first + n; t++, out += 16) {
+        float* x = residual(t) + 16 * panel;
+        store(x, load(x) + load(out));
+      }
+    });
+  }
+
+  // silu(gate) * up (Shazeer 2020, SwiGLU), quantized by the worker that made the 32 values of a group.
+  void feed_forward(const Layer& weights, const Activations& input) {
+    const Multiplier gate(weights.gate, input, step.tiling), up(weights.up, input, step.tiling);
+    const Activations& out = step.feed_forward_input;
+    const Share& share = weights.gate.shares[worker];
+    alignas(64) float gates[2][kTile * 16], ups[2][kTile * 16], group[32];
+    for (int i = 0; i < share.count; i += 2) {
+      const int panels = share.count - i < 2 ? 1 : 2, column = 16 * (share.first + i);
+      for (int tile = 0; tile < step.tiling.tiles; tile++) {
+        for (int k = 0; k < panels; k++) gate(weights.gate.panel(worker, i + k), tile, gates[k]);
+        for (int k = 0; k < panels; k++) up(weights.up.panel(worker, i + k), tile, ups[k]);
+        const int start = step.tiling.start(tile), n = step.tiling.start(tile + 1) - start;
+        for (int t = 0; t < n; t++) {
+          for (int k = 0; k < panels; k++) {
+            const f32x16 g = load(gates[k] + 16 * t);
+            store(group + 16 * k, g / (set(1.0f) + exp(zero() - g)) * load(ups[k] + 16 * t));
+          }
+          if (out.codes) quantize_group(group, out, out.place(start) + static_cast<size_t>(column / 32) * n + t);
+          if (out.floats) copy_floats(group, 16 * panels, out.floats + static_cast<size_t>(out.columns) * (start + t) + column);
+        }
+      }
+    }
+  }
+
+  // Final norm of the rows that are wanted: into the head's input, or out as hidden states.
+  void finish() {
+    const StepBatch& b = step.batch;
+    const auto norm = [&](int t, float* out) {
+      rms_norm(residual(t), model.final_norm.data(), model.spec.hidden_size, model.spec.norm_epsilon, out);
+    };
+    for (int h = begin(b.num_hidden); h < end(b.num_hidden); h++) norm(b.hidden_rows[h], step.hidden_row(h));
+    if (!b.num_rows) return;
+    const Activations& input = prepare(step.hidden_input, step.head_alone, b.num_rows, [&](const Activations& into, int r) {
+      norm(b.rows[r], scratch.row);
+      put(scratch.row, into, step.head_tiling, r);
+    });
+    multiply(model.head, worker, input, step.head_tiling, [&](int panel, int first, int n, const float* out) {
+      for (int r = first; r < first + n; r++, out += 16) store(step.logits_row(r) + 16 * panel, load(out));
+    });
+  }
+};
+
+static void forward(const Model& model, Step& step, Pool& pool, int worker) {
+  Worker w{model, step, pool, worker, step.scratch[worker]};
+  w.embed();
+  for (int layer = 0; layer < model.spec.num_layers; layer++) {
+    const Layer& weights = model.layers[layer];
+    w.project(layer, w.normalize(weights.attention_norm.data()));
+    w.barrier();
+    w.attend_all(layer);
+    w.barrier();
+    w.add_to_residual(weights.output, w.take_attended());
+    w.barrier();
+    w.feed_forward(weights, w.normalize(weights.feed_forward_norm.data()));
+    w.barrier();
+    w.add_to_residual(weights.down, step.feed_forward_input);
+    w.barrier();
+  }
+  w.finish();
+}
+
+}  // namespace unspool::UNSPOOL_ISA

@@ -1,0 +1,160 @@
+// The Python module unspool._native: thread pools, models and steps.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "isa.h"
+#include "model.h"
+#include "sample_binding.h"
+#include "step.h"
+#include "threads.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace unspool {
+namespace {
+
+template <class T, int N>
+using Array = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+
+// The Python `(type, rows, columns, bytes)` of each role; sizes are checked against the bytes here.
+RawTensor raw_tensor(const std::string& role, nb::handle value) {
+  const auto [type, rows, columns, bytes] = nb::cast<std::tuple<int, int, int, Array<uint8_t, 1>>>(value);
+  if (!is_supported(type)) throw std::invalid_argument("tensor '" + role + "' has type " + std::to_string(type) + ", which has no kernels");
+  const RawTensor tensor{static_cast<TensorType>(type), rows, columns, bytes.data()};
+  if (rows < 1 || columns < 1 || (is_quantized(tensor.type) && columns % kGroup)) {
+    throw std::invalid_argument("tensor '" + role + "' has a shape that its type cannot have");
+  }
+  if (bytes.size() != row_bytes(tensor.type, columns) * static_cast<size_t>(rows)) {
+    throw std::invalid_argument("tensor '" + role + "' has " + std::to_string(bytes.size()) + " bytes for " +
+                                std::to_string(rows) + " x " + std::to_string(columns) + " values");
+  }
+  return tensor;
+}
+
+// A model with the scratch of its steps.
+class Decoder {
+ public:
+  Decoder(Pool& pool, const std::string& instruction_set, int max_step_tokens, const Spec& spec, nb::dict tensors)
+      : pool_(pool), model_(spec, kernels(instruction_set), pool, raw_tensors(tensors)),
+        step_(model_, pool.size(), max_step_tokens) {}
+
+  void allocate(int num_blocks) { model_.allocate(num_blocks); }
+
+  void forward(Array<int32_t, 1> tokens, Array<int32_t, 1> positions, Array<int32_t, 1> slots, Array<int32_t, 1> parents,
+               Array<int32_t, 1> run_starts, Array<int32_t, 2> block_table, Array<int32_t, 1> context_lens,
+               Array<int32_t, 1> rows, Array<int32_t, 1> hidden_rows) {
+    StepBatch batch;
+    batch.num_tokens = static_cast<int>(tokens.size());
+    batch.num_runs = static_cast<int>(context_lens.size());
+    batch.max_blocks = static_cast<int>(block_table.shape(1));
+    batch.num_rows = static_cast<int>(rows.size());
+    batch.num_hidden = static_cast<int>(hidden_rows.size());
+    if (positions.size() != tokens.size() || slots.size() != tokens.size() || parents.size() != tokens.size() ||
+        run_starts.size() != context_lens.size() + 1 || block_table.shape(0) != context_lens.size()) {
+      throw std::invalid_argument("malformed step: its arrays differ in length");
+    }
+    batch.tokens = tokens.data();
+    batch.positions = positions.data();
+    batch.slots = slots.data();
+    batch.parents = parents.data();
+    batch.run_starts = run_starts.data();
+    batch.block_table = block_table.data();
+    batch.context_lens = context_lens.data();
+    batch.rows = rows.data();
+    batch.hidden_rows = hidden_rows.data();
+    nb::gil_scoped_release release;
+    step_.plan(model_, batch);
+    pool_.run([&](int worker) { model_.kernels->forward(model_, step_, pool_, worker); });
+  }
+
+  void copy_slots(Array<int32_t, 2> pairs) {
+    const int num_slots = model_.cache.num_blocks * kBlock;
+    if (pairs.shape(1) != 2) throw std::invalid_argument("slots to copy come in pairs, [N, 2]");
+    for (size_t i = 0; i < pairs.size(); i++) {
+      const int32_t slot = pairs.data()[i];
+      if (slot < 0 || slot >= num_slots) {
+        throw std::invalid_argument("slot " + std::to_string(slot) + " is not in the cache's 0 to " + std::to_string(num_slots - 1));
+      }
+    }
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < pairs.shape(0); i++) model_.cache.copy_slot(pairs.data()[2 * i], pairs.data()[2 * i + 1]);
+  }
+
+  const Model& model() const { return model_; }
+  const Step& step() const { return step_; }
+
+ private:
+  static std::map<std::string, RawTensor> raw_tensors(nb::dict tensors) {
+    std::map<std::string, RawTensor> raw;
+    for (auto [role, value] : tensors) {
+      const auto name = nb::cast<std::string>(role);
+      raw.emplace(name, raw_tensor(name, value));
+    }
+    return raw;
+  }
+
+  Pool& pool_;
+  Model model_;
+  Step step_;
+};
+
+using View = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::device::cpu>;
+
+// [rows, columns] floats of the decoder's own memory, valid until its next forward.
+View view(nb::handle owner, const float* data, size_t rows, size_t columns, int64_t stride) {
+  static const float nothing = 0;
+  return View(data ? data : &nothing, {rows, columns}, owner, {stride, 1});
+}
+
+NB_MODULE(_native, m) {
+  m.attr("__doc__") = "unspool's kernels: the arithmetic of a step and of a row.";
+  m.def("instruction_sets", &instruction_sets, "Instruction sets with kernels that run here, best first.");
+
+  nb::class_<Pool>(m, "Pool", "Threads that compute steps together, the caller being the first.")
+      .def(nb::init<int>(), "threads"_a)
+      .def_prop_ro("threads", &Pool::size);
+
+  nb::class_<Spec>(m, "Spec", "The sizes of a Llama-shaped decoder.")
+      .def(nb::init<>())
+      .def_rw("vocab_size", &Spec::vocab_size)
+      .def_rw("hidden_size", &Spec::hidden_size)
+      .def_rw("intermediate_size", &Spec::intermediate_size)
+      .def_rw("num_layers", &Spec::num_layers)
+      .def_rw("num_heads", &Spec::num_heads)
+      .def_rw("num_kv_heads", &Spec::num_kv_heads)
+      .def_rw("head_dim", &Spec::head_dim)
+      .def_rw("rope_dim", &Spec::rope_dim)
+      .def_rw("rope_theta", &Spec::rope_theta)
+      .def_rw("norm_epsilon", &Spec::norm_epsilon);
+
+  nb::class_<Decoder>(m, "Decoder", "A model's packed weights, its cache, and one step at a time.")
+      .def(nb::init<Pool&, const std::string&, int, const Spec&, nb::dict>(), "pool"_a, "instruction_set"_a,
+           "max_step_tokens"_a, "spec"_a, "tensors"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>())
+      .def("allocate", &Decoder::allocate, "num_blocks"_a)
+      .def("forward", &Decoder::forward, "tokens"_a, "positions"_a, "slots"_a, "parents"_a, "run_starts"_a,
+           "block_table"_a, "context_lens"_a, "rows"_a, "hidden_rows"_a)
+      .def("copy_slots", &Decoder::copy_slots, "pairs"_a)
+      .def("logits",
+           [](nb::handle self) {
+             const auto& d = nb::cast<const Decoder&>(self);
+             return view(self, d.step().logits(), d.step().batch.num_rows, d.model().spec.vocab_size, d.step().logits_stride);
+           })
+      .def("hidden",
+           [](nb::handle self) {
+             const auto& d = nb::cast<const Decoder&>(self);
+             const size_t size = d.model().spec.hidden_size;
+             return view(self, d.step().hidden(), d.step().batch.num_hidden, size, size);
+           })
+      .def_prop_ro("packed_bytes", [](const Decoder& d) { return d.model().packed_bytes(); })
+      .def_prop_ro("instruction_set", [](const Decoder& d) { return d.model().kernels->name; });
+
+  bind_sample(m);
+}
+
+}  // namespace
+}  // namespace unspool

@@ -1,0 +1,52 @@
+// Weights laid out for the kernels: panels of 16 output rows, one sequential stream for each worker.
+//
+// A panel holds, for each group of 32 inputs, what 16 rows need of it:
+//   Q4_1  scales 16 halves, minima 16 halves | quants 256 bytes
+//   Q4_0  scales 16 halves                   | quants 256 bytes
+//   Q8_0  scales 16 halves                   | quants 512 bytes, each w ^ 0x80
+// with the scales of all groups first (padded to 64 bytes), then the quants. Within a group the quants
+// come by fours of inputs: byte 64 j + 4 r + i is row r, input 4 j + i (nibbles: low half, high half 16 later).
+// Floats are [columns][16 rows]: F32 as they are, F16 and BF16 in their 16 bits. Rows past the last are zeros.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats.h"
+
+namespace unspool {
+
+constexpr int kPanelRows = 16;
+
+// One worker's panels of a matrix. Panels may alternate, two by two, with another matrix's (gate and up).
+struct Share {
+  uint8_t* base = nullptr;
+  int first = 0;  // panel
+  int count = 0;
+};
+
+struct Matrix {
+  TensorType type{};
+  int rows = 0;
+  int columns = 0;
+  size_t panel_bytes = 0;
+  size_t pair_stride = 0;     // bytes from a pair of panels to the next pair
+  std::vector<Share> shares;  // one a worker
+
+  int groups() const { return columns / kGroup; }
+  int panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
+  uint8_t* panel(int worker, int i) const {  // i counts within the worker's share
+    return shares[worker].base + static_cast<size_t>(i / 2) * pair_stride + (i % 2) * panel_bytes;
+  }
+};
+
+size_t panel_bytes(TensorType type, int columns);
+
+// Packs rows 16 * panel and on into dst. False where a scale, a minimum or a float is not finite.
+bool pack_panel(const RawTensor& tensor, int panel, uint8_t* dst);
+
+// One row of a packed matrix as float32: what dequantize_row gives of the file's.
+void unpack_row(const Matrix& matrix, int row, float* out);
+
+}  // namespace unspool

@@ -1,0 +1,28 @@
+// float32 to int8 in groups of 32, within one token's row and never across tokens.
+#pragma once
+
+namespace unspool::UNSPOOL_ISA {
+
+// One group x[32] to place `at`. The scale is max |x| / 127; codes round to nearest, ties to even.
+static inline void quantize_group(const float* x, const Activations& a, size_t at) {
+  const f32x16 lo = load(x), hi = load(x + 16);
+  const float largest = max_of(max(abs(lo), abs(hi)));
+  const f32x16 inverse = set(largest > 0.0f ? 127.0f / largest : 0.0f);
+  const i32x16 q_lo = to_int(lo * inverse), q_hi = to_int(hi * inverse);
+  store_bytes(a.codes + 32 * at, q_lo);
+  store_bytes(a.codes + 32 * at + 16, q_hi);
+  const int32_t total = sum_int(q_lo + q_hi);
+  const float scale = largest / 127.0f;
+  a.scales[at] = scale;
+  a.offsets[at] = scale * static_cast<float>(total);
+  a.sums[at] = total;
+}
+
+// Token t's whole row x[columns].
+static inline void quantize_row(const float* x, const Activations& a, const Tiling& tiling, int t) {
+  const int tile = tiling.tile_of(t), start = tiling.start(tile), size = tiling.start(tile + 1) - start;
+  const size_t first = a.place(start) + (t - start);
+  for (int g = 0; g < a.groups(); g++) quantize_group(x + 32 * g, a, first + static_cast<size_t>(g) * size);
+}
+
+}  // namespace unspool::UNSPOOL_ISA

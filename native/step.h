@@ -1,0 +1,86 @@
+// One forward pass over a ragged batch of token runs: what the caller asks, and how it is shared out.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory.h"
+#include "model.h"
+#include "quant/activations.h"
+#include "scratch.h"
+
+namespace unspool {
+
+// The arrays of unspool.backend.base.StepBatch, borrowed.
+struct StepBatch {
+  int num_tokens = 0, num_runs = 0, max_blocks = 0, num_rows = 0, num_hidden = 0;
+  const int32_t* tokens = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* slots = nullptr;
+  const int32_t* parents = nullptr;
+  const int32_t* run_starts = nullptr;
+  const int32_t* block_table = nullptr;  // [num_runs][max_blocks]
+  const int32_t* context_lens = nullptr;
+  const int32_t* rows = nullptr;
+  const int32_t* hidden_rows = nullptr;
+
+  const int32_t* table(int run) const { return block_table + static_cast<size_t>(max_blocks) * run; }
+};
+
+// What one worker attends for at a time: tokens first to last - 1 of one run, `heads` query heads of one kv
+// head, pieces first_piece to last_piece - 1.
+struct AttentionItem {
+  int run, first, last;
+  int first_head, heads;
+  int first_piece, last_piece;
+};
+
+// The step under way, the plan that every worker follows, and scratch for up to `capacity` tokens.
+class Step {
+ public:
+  Step(const Model& model, int workers, int capacity);
+
+  // Checks the batch, throwing std::invalid_argument where it is malformed, and plans it.
+  void plan(const Model& model, const StepBatch& batch);
+
+  int capacity() const { return capacity_; }
+  const float* logits() const { return logits_.as<float>(); }
+  const float* hidden() const { return hidden_.as<float>(); }
+  float* logits_row(int r) { return logits_.as<float>() + logits_stride * r; }
+  float* hidden_row(int h) { return hidden_.as<float>() + static_cast<size_t>(hidden_size_) * h; }
+  float* part(int t, int head, int piece) {
+    return parts_.as<float>() + ((static_cast<size_t>(t) * num_heads_ + head) * max_pieces + piece) * part_floats_;
+  }
+
+  StepBatch batch;
+  size_t logits_stride = 0;  // floats
+
+  Tiling tiling;       // of the step's tokens
+  Tiling head_tiling;  // of its rows
+  // Few tokens: each worker normalizes and quantizes all of them for itself, which spares barriers.
+  bool alone = false, head_alone = false;
+  std::vector<AttentionItem> items;
+  bool split_pieces = false;  // an item is one piece; its part is merged later
+  int max_pieces = 0;         // of any token
+  std::vector<uint8_t> in_place;  // [run] whether each token lies in its position's slot of the block table
+  std::unique_ptr<std::atomic<int>[]> next_item;  // [layer]
+
+  // Scratch, one row a token.
+  float* residual = nullptr;  // [capacity][hidden_size]
+  float* queries = nullptr;   // [capacity][query_size], rotated, times 1 / sqrt(head_dim)
+  float* attended = nullptr;  // [capacity][query_size]
+  std::vector<Activations> hidden_input;    // [worker] normalized residual; worker 0's is shared unless alone
+  std::vector<Activations> attended_input;  // [worker] likewise
+  Activations feed_forward_input;           // shared
+  std::vector<Scratch> scratch;             // [worker]
+
+ private:
+  void check(const Model& model, const StepBatch& batch) const;
+  void plan_attention(const Model& model);
+
+  int capacity_, workers_, hidden_size_, num_heads_, part_floats_;
+  Memory rows_, logits_, hidden_, parts_;
+};
+
+}  // namespace unspool

@@ -1,0 +1,72 @@
+"""Types of the native module: see native/module.cpp."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+def instruction_sets() -> list[str]: ...
+
+class Pool:
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+class Spec:
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope_dim: int
+    rope_theta: float
+    norm_epsilon: float
+    def __init__(self) -> None: ...
+
+class Decoder:
+    def __init__(
+        self,
+        pool: Pool,
+        instruction_set: str,
+        max_step_tokens: int,
+        spec: Spec,
+        tensors: dict[str, tuple[int, int, int, npt.NDArray[np.uint8]]],
+    ) -> None: ...
+    def allocate(self, num_blocks: int) -> None: ...
+    def forward(
+        self,
+        tokens: npt.NDArray[np.int32],
+        positions: npt.NDArray[np.int32],
+        slots: npt.NDArray[np.int32],
+        parents: npt.NDArray[np.int32],
+        run_starts: npt.NDArray[np.int32],
+        block_table: npt.NDArray[np.int32],
+        context_lens: npt.NDArray[np.int32],
+        rows: npt.NDArray[np.int32],
+        hidden_rows: npt.NDArray[np.int32],
+    ) -> None: ...
+    def copy_slots(self, pairs: npt.NDArray[np.int32]) -> None: ...
+    def logits(self) -> npt.NDArray[np.float32]: ...
+    def hidden(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def packed_bytes(self) -> int: ...
+    @property
+    def instruction_set(self) -> str: ...
+
+def sample(
+    pool: Pool,
+    instruction_set: str,
+    logits: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.int32],
+    chain_starts: npt.NDArray[np.int32],
+    kinds: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float64],
+    history_starts: npt.NDArray[np.int64],
+    history: npt.NDArray[np.int32],
+    keys: npt.NDArray[np.uint64],
+    positions: npt.NDArray[np.int32],
+    sample_indices: npt.NDArray[np.int32],
+    num_logprobs: int,
+) -> tuple[npt.NDArray[Any], ...]: ...

@@ -1,0 +1,172 @@
+"""The native CPU backend: one call a step, on every core, from packed weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from unspool import _native
+from unspool.backend.base import Float32Array, Int32Array, StepBatch, StepOutput
+from unspool.backend.threads import shared_pool
+from unspool.errors import BackendError
+from unspool.model.spec import ModelSpec
+from unspool.model.tensor import Tensor
+from unspool.sampling.plan import RowResults, SamplePlan
+
+INSTRUCTION_SET_VARIABLE = "UNSPOOL_INSTRUCTION_SET"
+"""Environment variable that picks the kernels where the caller does not; ``auto`` is the best there is."""
+
+
+@dataclass
+class _Logits:
+    """Logits in the decoder's memory."""
+
+    decoder: _native.Decoder
+
+    def numpy(self) -> Float32Array:
+        """[R, vocab_size] view, valid until the next forward."""
+        return self.decoder.logits()
+
+
+class CpuBackend:
+    """Computes steps with the project's own kernels.
+
+    Args:
+        spec: the model's sizes.
+        tensors: by role, as ``unspool.model`` names them. Weights are repacked; only an embedding table that is
+            not also the head is read from its tensor afterwards.
+        threads: default the physical cores that this process may use. A row's bits do not depend on it.
+        instruction_set: ``auto`` or one of ``unspool._native.instruction_sets()``. A row's bits do not depend
+            on it either.
+        max_step_tokens: the most tokens that one step may hold.
+
+    Raises:
+        BackendError: a tensor is missing, damaged, of the wrong shape or of a type without kernels; the
+            instruction set is not available; there is no memory.
+        ParameterError: ``threads`` is out of range.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tensors: Mapping[str, Tensor],
+        *,
+        threads: int | None = None,
+        instruction_set: str | None = None,
+        max_step_tokens: int = 512,
+    ) -> None:
+        self.spec = spec
+        self.max_step_tokens = max_step_tokens
+        self.num_blocks = 0
+        self._pool = shared_pool(threads)
+        instruction_set = instruction_set or os.environ.get(INSTRUCTION_SET_VARIABLE) or "auto"
+        raw = {role: (int(t.type), t.rows, t.columns, t.data) for role, t in tensors.items()}
+        try:
+            self._decoder = _native.Decoder(
+                self._pool, instruction_set, max_step_tokens, _native_spec(spec), raw
+            )
+        except ValueError as error:
+            raise BackendError(str(error)) from error
+        except MemoryError as error:
+            raise BackendError("there is not enough memory for the model's weights") from error
+
+    @property
+    def threads(self) -> int:
+        """Threads that compute a step, the caller's included."""
+        return self._pool.threads
+
+    @property
+    def instruction_set(self) -> str:
+        """The kernels in use."""
+        return self._decoder.instruction_set
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weights: what a step of one token reads."""
+        return self._decoder.packed_bytes
+
+    def allocate(self, num_blocks: int) -> None:
+        """Allocate the paged cache once: ``num_blocks`` blocks of 16 slots in every layer, in float16."""
+        try:
+            self._decoder.allocate(num_blocks)
+        except MemoryError as error:
+            size = self.spec.cache_bytes_per_token() * 16 * num_blocks
+            raise BackendError(
+                f"there is not enough memory for a cache of {num_blocks} blocks ({size / 2**20:,.0f} MiB); "
+                "ask for fewer tokens"
+            ) from error
+        self.num_blocks = num_blocks
+
+    def forward(self, step: StepBatch) -> StepOutput:
+        """Compute one step; releases the GIL. Raises ``BackendError`` for a malformed step."""
+        try:
+            self._decoder.forward(
+                step.tokens,
+                step.positions,
+                step.slots,
+                step.parents,
+                step.run_starts,
+                step.block_table,
+                step.context_lens,
+                step.rows,
+                step.hidden_rows,
+            )
+        except (ValueError, RuntimeError) as error:
+            raise BackendError(str(error)) from error
+        except MemoryError as error:
+            raise BackendError(f"there is not enough memory for {len(step.rows)} rows of logits") from error
+        hidden = self._decoder.hidden().copy() if len(step.hidden_rows) else self._no_hidden()
+        return StepOutput(_Logits(self._decoder), hidden)
+
+    def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
+        """Run each planned row's chain and draw, in one call."""
+        try:
+            results = _native.sample(
+                self._pool,
+                self._decoder.instruction_set,
+                output.logits.numpy(),
+                plan.rows,
+                plan.chain_starts,
+                plan.kinds,
+                plan.values,
+                plan.history_starts,
+                plan.history,
+                plan.keys,
+                plan.positions,
+                plan.sample_indices,
+                plan.num_logprobs,
+            )
+        except (ValueError, RuntimeError) as error:
+            raise BackendError(str(error)) from error
+        return RowResults(*results)
+
+    def copy_slots(self, pairs: Int32Array) -> None:
+        """Copy keys and values ``pairs[:, 0] -> pairs[:, 1]`` ([N, 2] slots) in every layer, in order."""
+        try:
+            self._decoder.copy_slots(pairs)
+        except ValueError as error:
+            raise BackendError(str(error)) from error
+
+    def _no_hidden(self) -> Float32Array:
+        return np.empty((0, self.spec.hidden_size), np.float32)
+
+
+def _native_spec(spec: ModelSpec) -> _native.Spec:
+    native = _native.Spec()
+    for name in (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_layers",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "rope_dim",
+        "rope_theta",
+        "norm_epsilon",
+    ):
+        setattr(native, name, getattr(spec, name))
+    return native
