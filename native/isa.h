@@ -1,5 +1,7 @@
 // The kernels of one instruction set, chosen at run time.
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,8 @@ struct Kernels {
   void (*forward)(const Model& model, Step& step, Pool& pool, int worker);
   // Row n of a sampling task, from its logits to its results.
   void (*sample)(const SampleTask& task, int n);
+  // Reads that many bytes, for a probe of the memory's speed.
+  int32_t (*read)(const uint8_t* data, size_t bytes);
 };
 
 // By name (portable, avx2, avxvnni, avx512), or the best of this processor for "auto". Throws

@@ -2,12 +2,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 
 #include "isa.h"
 #include "model.h"
+#include "probe.h"
 #include "sample_binding.h"
 #include "step.h"
 #include "threads.h"
@@ -69,6 +71,7 @@ class Decoder {
     batch.hidden_rows = hidden_rows.data();
     nb::gil_scoped_release release;
     step_.plan(model_, batch);
+    model_.rotary.extend(step_.positions);
     pool_.run([&](int worker) { model_.kernels->forward(model_, step_, pool_, worker); });
   }
 
@@ -118,6 +121,10 @@ NB_MODULE(_native, m) {
   nb::class_<Pool>(m, "Pool", "Threads that compute steps together, the caller being the first.")
       .def(nb::init<int>(), "threads"_a)
       .def_prop_ro("threads", &Pool::size);
+
+  m.def("read_bandwidth", &read_bandwidth, "pool"_a, "bytes_per_worker"_a, "repeats"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Bytes a second that all workers together read from memory, the best of some repeats.");
 
   nb::class_<Spec>(m, "Spec", "The sizes of a Llama-shaped decoder.")
       .def(nb::init<>())

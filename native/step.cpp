@@ -122,7 +122,7 @@ void Step::plan_attention(const Model& model) {
   const int tile_tokens = std::max(1, kQueryRows / group);
   items.clear();
   in_place.assign(batch.num_runs, 1);
-  max_pieces = 0;
+  positions = 0;
   std::vector<AttentionItem> tiles;  // all heads, all pieces
   for (int run = 0; run < batch.num_runs; run++) {
     const int first = batch.run_starts[run], end = batch.run_starts[run + 1];
@@ -131,7 +131,7 @@ void Step::plan_attention(const Model& model) {
       const bool next_in_line = batch.parents[t] == (t == first ? -1 : t - 1);
       const int32_t block = batch.table(run)[position / kBlock];
       if (!next_in_line || batch.slots[t] != block * kBlock + position % kBlock) in_place[run] = 0;
-      max_pieces = std::max(max_pieces, position / kPiece + 1);
+      positions = std::max(positions, position + 1);
     }
     const int tokens = in_place[run] ? tile_tokens : 1;
     for (int t = first; t < end; t += tokens) {
@@ -139,6 +139,7 @@ void Step::plan_attention(const Model& model) {
       tiles.push_back({run, t, last, 0, group, 0, batch.positions[last - 1] / kPiece + 1});
     }
   }
+  max_pieces = (positions + kPiece - 1) / kPiece;
   const int wanted = kItemsPerWorker * workers_, found = static_cast<int>(tiles.size()) * kv_heads;
   split_pieces = found < wanted && max_pieces > 1;
   const int heads = found * (split_pieces ? max_pieces : 1) < wanted ? 1 : group;

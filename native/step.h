@@ -62,6 +62,7 @@ class Step {
   bool alone = false, head_alone = false;
   std::vector<AttentionItem> items;
   bool split_pieces = false;  // an item is one piece; its part is merged later
+  int positions = 0;          // one more than the last position of any token
   int max_pieces = 0;         // of any token
   std::vector<uint8_t> in_place;  // [run] whether each token lies in its position's slot of the block table
   std::unique_ptr<std::atomic<int>[]> next_item;  // [layer]

@@ -3,9 +3,10 @@
 #include "../simd/avx512.h"
 // Above decides what follows means: the order of these lines matters.
 #include "../forward.inl"
+#include "../probe.inl"
 #include "../sample.inl"
 
 namespace unspool {
 extern const Kernels avx512_kernels;
-const Kernels avx512_kernels = {"avx512", avx512::kTile, avx512::forward, avx512::sample};
+const Kernels avx512_kernels = {"avx512", avx512::kTile, avx512::forward, avx512::sample, avx512::read};
 }  // namespace unspool

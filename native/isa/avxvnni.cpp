@@ -4,9 +4,10 @@
 #include "../simd/avx2.h"
 // Above decides what follows means: the order of these lines matters.
 #include "../forward.inl"
+#include "../probe.inl"
 #include "../sample.inl"
 
 namespace unspool {
 extern const Kernels avxvnni_kernels;
-const Kernels avxvnni_kernels = {"avxvnni", avxvnni::kTile, avxvnni::forward, avxvnni::sample};
+const Kernels avxvnni_kernels = {"avxvnni", avxvnni::kTile, avxvnni::forward, avxvnni::sample, avxvnni::read};
 }  // namespace unspool

@@ -3,9 +3,10 @@
 #include "../simd/portable.h"
 // Above decides what follows means: the order of these lines matters.
 #include "../forward.inl"
+#include "../probe.inl"
 #include "../sample.inl"
 
 namespace unspool {
 extern const Kernels portable_kernels;
-const Kernels portable_kernels = {"portable", portable::kTile, portable::forward, portable::sample};
+const Kernels portable_kernels = {"portable", portable::kTile, portable::forward, portable::sample, portable::read};
 }  // namespace unspool

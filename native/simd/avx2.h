@@ -187,4 +187,82 @@ static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) {
 
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
+// What sampling needs.
+struct i64x16 { __m256i v[4]; };
+
+static inline f32x16 load_first(const float* p, int n, float rest) {  // n in 0..16
+  float lane[16];
+  for (int i = 0; i < 16; i++) lane[i] = i < n ? p[i] : rest;
+  return load(lane);
+}
+static inline mask16 operator==(f32x16 a, f32x16 b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ)};
+}
+static inline i32x16 operator^(i32x16 a, i32x16 b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+template <int N>
+static inline i32x16 shift_right(i32x16 a) {  // zeros come in
+  return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)};
+}
+// The chosen lanes in a row, up to 64 bytes written; returns how many they are.
+static inline int compress(float* p, f32x16 a, mask16 m) {
+  float lane[16];
+  store(lane, a);
+  int n = 0;
+  for (uint32_t left = bits(m); left; left &= left - 1) p[n++] = lane[__builtin_ctz(left)];
+  return n;
+}
+static inline int compress(int32_t* p, i32x16 a, mask16 m) {
+  int32_t lane[16];
+  store_int(lane, a);
+  int n = 0;
+  for (uint32_t left = bits(m); left; left &= left - 1) p[n++] = lane[__builtin_ctz(left)];
+  return n;
+}
+static inline void multiply_half(__m256i a, __m256i factor, __m256i& high, __m256i& low) {
+  const __m256i even = _mm256_mul_epu32(a, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
+  high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+  low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+}
+// The 64-bit products of unsigned lanes and b, as their halves.
+static inline void multiply(i32x16 a, uint32_t b, i32x16& high, i32x16& low) {
+  const __m256i factor = _mm256_set1_epi32(static_cast<int32_t>(b));
+  multiply_half(a.lo, factor, high.lo, low.lo);
+  multiply_half(a.hi, factor, high.hi, low.hi);
+}
+static inline void transpose_half(__m256i& a, __m256i& b, __m256i& c, __m256i& d) {
+  const __m256i p = _mm256_unpacklo_epi32(a, b), q = _mm256_unpackhi_epi32(a, b);
+  const __m256i r = _mm256_unpacklo_epi32(c, d), s = _mm256_unpackhi_epi32(c, d);
+  a = _mm256_unpacklo_epi64(p, r);
+  b = _mm256_unpackhi_epi64(p, r);
+  c = _mm256_unpacklo_epi64(q, s);
+  d = _mm256_unpackhi_epi64(q, s);
+}
+// In each block of four lanes: lane i of a[j] and lane j of a[i] exchanged.
+static inline void transpose(i32x16 (&a)[4]) {
+  transpose_half(a[0].lo, a[1].lo, a[2].lo, a[3].lo);
+  transpose_half(a[0].hi, a[1].hi, a[2].hi, a[3].hi);
+}
+static inline i64x16 zero_long() {
+  const __m256i z = _mm256_setzero_si256();
+  return {{z, z, z, z}};
+}
+// To the nearest integer, ties to even; lanes in 0..2^51: a double's bits at 2^52 count in ones.
+static inline __m256i to_long_quarter(__m128 a) {
+  const __m256d shifted = _mm256_add_pd(_mm256_cvtps_pd(a), _mm256_set1_pd(0x1p52));
+  return _mm256_sub_epi64(_mm256_castpd_si256(shifted), _mm256_castpd_si256(_mm256_set1_pd(0x1p52)));
+}
+static inline i64x16 to_long(f32x16 a) {
+  return {{to_long_quarter(_mm256_castps256_ps128(a.lo)), to_long_quarter(_mm256_extractf128_ps(a.lo, 1)),
+           to_long_quarter(_mm256_castps256_ps128(a.hi)), to_long_quarter(_mm256_extractf128_ps(a.hi, 1))}};
+}
+static inline i64x16 operator+(i64x16 a, i64x16 b) {
+  return {{_mm256_add_epi64(a.v[0], b.v[0]), _mm256_add_epi64(a.v[1], b.v[1]), _mm256_add_epi64(a.v[2], b.v[2]),
+           _mm256_add_epi64(a.v[3], b.v[3])}};
+}
+static inline int64_t sum_long(i64x16 a) {
+  const __m256i four = _mm256_add_epi64(_mm256_add_epi64(a.v[0], a.v[1]), _mm256_add_epi64(a.v[2], a.v[3]));
+  const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
+  return _mm_cvtsi128_si64(two) + _mm_extract_epi64(two, 1);
+}
+
 }  // namespace unspool::UNSPOOL_ISA

@@ -101,4 +101,49 @@ static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return d
 
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
+// What sampling needs.
+struct i64x16 { __m512i lo, hi; };
+
+static inline f32x16 load_first(const float* p, int n, float rest) {  // n in 0..16
+  return {_mm512_mask_loadu_ps(_mm512_set1_ps(rest), first_lanes(n).v, p)};
+}
+static inline mask16 operator==(f32x16 a, f32x16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
+static inline i32x16 operator^(i32x16 a, i32x16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+template <int N>
+static inline i32x16 shift_right(i32x16 a) { return {_mm512_srli_epi32(a.v, N)}; }  // zeros come in
+// The chosen lanes in a row, 64 bytes written; returns how many they are.
+static inline int compress(float* p, f32x16 a, mask16 m) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(m.v, a.v));
+  return __builtin_popcount(m.v);
+}
+static inline int compress(int32_t* p, i32x16 a, mask16 m) {
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m.v, a.v));
+  return __builtin_popcount(m.v);
+}
+// The 64-bit products of unsigned lanes and b, as their halves.
+static inline void multiply(i32x16 a, uint32_t b, i32x16& high, i32x16& low) {
+  const __m512i factor = _mm512_set1_epi32(static_cast<int32_t>(b));
+  const __m512i even = _mm512_mul_epu32(a.v, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), factor);
+  high = {_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xAAAA, odd)};
+  low = {_mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32))};
+}
+// In each block of four lanes: lane i of a[j] and lane j of a[i] exchanged.
+static inline void transpose(i32x16 (&a)[4]) {
+  const __m512i p = _mm512_unpacklo_epi32(a[0].v, a[1].v), q = _mm512_unpackhi_epi32(a[0].v, a[1].v);
+  const __m512i r = _mm512_unpacklo_epi32(a[2].v, a[3].v), s = _mm512_unpackhi_epi32(a[2].v, a[3].v);
+  a[0] = {_mm512_unpacklo_epi64(p, r)};
+  a[1] = {_mm512_unpackhi_epi64(p, r)};
+  a[2] = {_mm512_unpacklo_epi64(q, s)};
+  a[3] = {_mm512_unpackhi_epi64(q, s)};
+}
+static inline i64x16 zero_long() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
+// To the nearest integer, ties to even; lanes in 0..2^51.
+static inline i64x16 to_long(f32x16 a) {
+  return {_mm512_cvtps_epi64(_mm512_castps512_ps256(a.v)), _mm512_cvtps_epi64(_mm512_extractf32x8_ps(a.v, 1))};
+}
+static inline i64x16 operator+(i64x16 a, i64x16 b) {
+  return {_mm512_add_epi64(a.lo, b.lo), _mm512_add_epi64(a.hi, b.hi)};
+}
+static inline int64_t sum_long(i64x16 a) { return _mm512_reduce_add_epi64(_mm512_add_epi64(a.lo, a.hi)); }
+
 }  // namespace unspool::UNSPOOL_ISA

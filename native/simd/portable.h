@@ -151,6 +151,61 @@ static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return d
 
 static inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
+// What sampling needs.
+struct i64x16 { int64_t v[16]; };
+
+static inline f32x16 load_first(const float* p, int n, float rest) { UNSPOOL_LANES(f32x16, i < n ? p[i] : rest); }
+static inline mask16 operator==(f32x16 a, f32x16 b) {
+  uint32_t m = 0;
+  for (int i = 0; i < 16; i++) m |= static_cast<uint32_t>(a.v[i] == b.v[i]) << i;
+  return {m};
+}
+static inline i32x16 operator^(i32x16 a, i32x16 b) { UNSPOOL_LANES(i32x16, a.v[i] ^ b.v[i]); }
+template <int N>
+static inline i32x16 shift_right(i32x16 a) {  // zeros come in
+  UNSPOOL_LANES(i32x16, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) >> N));
+}
+// The chosen lanes in a row, up to 64 bytes written; returns how many they are.
+static inline int compress(float* p, f32x16 a, mask16 m) {
+  int n = 0;
+  for (uint32_t left = m.v; left; left &= left - 1) p[n++] = a.v[__builtin_ctz(left)];
+  return n;
+}
+static inline int compress(int32_t* p, i32x16 a, mask16 m) {
+  int n = 0;
+  for (uint32_t left = m.v; left; left &= left - 1) p[n++] = a.v[__builtin_ctz(left)];
+  return n;
+}
+// The 64-bit products of unsigned lanes and b, as their halves.
+static inline void multiply(i32x16 a, uint32_t b, i32x16& high, i32x16& low) {
+  for (int i = 0; i < 16; i++) {
+    const uint64_t product = static_cast<uint64_t>(static_cast<uint32_t>(a.v[i])) * b;
+    high.v[i] = static_cast<int32_t>(product >> 32);
+    low.v[i] = static_cast<int32_t>(product);
+  }
+}
+// In each block of four lanes: lane i of a[j] and lane j of a[i] exchanged.
+static inline void transpose(i32x16 (&a)[4]) {
+  for (int i = 0; i < 16; i++) {
+    for (int j = i % 4 + 1; j < 4; j++) {
+      const int32_t x = a[i % 4].v[i / 4 * 4 + j];
+      a[i % 4].v[i / 4 * 4 + j] = a[j].v[i];
+      a[j].v[i] = x;
+    }
+  }
+}
+static inline i64x16 zero_long() { return {}; }
+// To the nearest integer, ties to even; lanes in 0..2^51.
+static inline i64x16 to_long(f32x16 a) {
+  UNSPOOL_LANES(i64x16, static_cast<int64_t>((static_cast<double>(a.v[i]) + 0x1p52) - 0x1p52));
+}
+static inline i64x16 operator+(i64x16 a, i64x16 b) { UNSPOOL_LANES(i64x16, a.v[i] + b.v[i]); }
+static inline int64_t sum_long(i64x16 a) {
+  int64_t total = 0;
+  for (int i = 0; i < 16; i++) total += a.v[i];
+  return total;
+}
+
 #undef UNSPOOL_LANES
 
 }  // namespace unspool::UNSPOOL_ISA
