@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.reference.sampler import sample_rows
 from unspool.backend.base import BLOCK_SIZE, Float32Array, Int32Array, StepBatch, StepOutput
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
 from unspool.sampling.plan import RowResults, SamplePlan
+from unspool.sampling.sampler import sample
 
 FloatArray = npt.NDArray[Any]
 Sampler = Callable[[Float32Array, SamplePlan], RowResults]
@@ -80,7 +80,7 @@ class ReferenceBackend:
         dtype: npt.DTypeLike = np.float64,
         cache_dtype: npt.DTypeLike | None = None,
         max_step_tokens: int = 256,
-        sampler: Sampler = sample_rows,
+        sampler: Sampler = sample,
     ) -> None:
         self.spec = spec
         self.max_step_tokens = max_step_tokens

@@ -15,7 +15,7 @@ from unspool.model.tensor import Tensor, TensorType
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
-MERGES = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "the"), ("Ã", "©")]
+MERGES = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "the"), ("Ã", "©"), ("a", "ð")]
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -54,7 +54,7 @@ def byte_characters() -> list[str]:
 
 
 def vocabulary() -> list[str]:
-    """Tokens in id order: specials, 256 bytes, merges; 265 in all, no multiple of any panel."""
+    """Tokens in id order: specials, 256 bytes, merges; 266 in all, no multiple of any panel."""
     return [*SPECIALS, *byte_characters(), *(a + b for a, b in MERGES)]
 
 

@@ -1,0 +1,220 @@
+"""What a caller gets back: plain data, every figure with its unit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One of the most probable tokens where another may have been drawn."""
+
+    id: int
+    text: str
+    logprob: float
+    """Natural log, under the model's own law, before any rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token and what the model thought of it."""
+
+    id: int
+    text: str
+    """The text that this token completed; the texts of all tokens make the whole. Empty for the first
+    parts of a character that several tokens spell. The last text ends where the result's ends."""
+    logprob: float
+    """Natural log-probability under the model's own law, before any rule."""
+    processed_logprob: float
+    """Natural log-probability under the law that it was drawn from, after all rules."""
+    rank: int
+    """Its place in the model's own law, 0 for the most probable."""
+    entropy: float
+    """Entropy of the model's own law here, in nats."""
+    kept: int
+    """How many candidates the rules kept."""
+    top_logprobs: tuple[Alternative, ...] = ()
+    """The most probable tokens, best first; as many as ``logprobs`` asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counts of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    """Tokens in the result, over all candidates."""
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a request took, in seconds of wall time; shared by its candidates."""
+
+    prefill_seconds: float
+    """Computing the prompt."""
+    time_to_first_token: float
+    """From the call to the first drawn token, waiting included."""
+    decode_seconds: float
+    """From the first drawn token to the last."""
+    drawn_tokens: int
+    """Tokens drawn over all candidates, those cut off by a stop included."""
+
+    decoded_tokens: int
+    """Of the drawn tokens, those after each candidate's first: one decoding step each."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """``decoded_tokens / decode_seconds``, over all candidates; 0 where nothing was decoded."""
+        return self.decoded_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One sample of a request."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    tokens: list[Token]
+    finish_reason: FinishReason
+    """``"stop"``: an end-of-text token, a stop token or a stop string. ``"length"``: ``max_tokens``."""
+    stop_reason: str | int | None
+    """The stop string or the token id that ended the text; ``None`` for ``"length"``."""
+
+    @property
+    def logprob(self) -> float:
+        """Sum of the tokens' log-probabilities under the model's own law, in nats."""
+        return math.fsum(token.logprob for token in self.tokens)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The result of one request. With ``n > 1`` the top-level fields are those of the first candidate.
+
+    ``str(generation)`` is its text.
+    """
+
+    candidates: list[Candidate]
+    """All samples, in sample order; one unless ``n`` was given."""
+    seed: int
+    """The seed that the tokens were drawn with: given again, it gives the same tokens."""
+    usage: Usage
+    timing: Timing
+    dropped_messages: int = 0
+    """How many of a chat's oldest messages did not fit in the context and were left out."""
+
+    @property
+    def text(self) -> str:
+        """The generated text, without the prompt."""
+        return self.candidates[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """[completion tokens] ids of the generated tokens."""
+        return self.candidates[0].token_ids
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The generated tokens with their figures."""
+        return self.candidates[0].tokens
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the text ended: ``"stop"`` or ``"length"``."""
+        return self.candidates[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or token id that ended the text."""
+        return self.candidates[0].stop_reason
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON knows it (a log-probability of minus infinity becomes ``None``)."""
+        candidates = [asdict(candidate) for candidate in self.candidates]
+        first = {name: value for name, value in candidates[0].items() if name != "index"}
+        made: dict[str, Any] = {
+            **first,
+            "seed": self.seed,
+            "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
+            "timing": {**asdict(self.timing), "tokens_per_second": self.timing.tokens_per_second},
+            "dropped_messages": self.dropped_messages,
+        }
+        if len(candidates) > 1:
+            made["candidates"] = candidates
+        return {name: _finite(value) for name, value in made.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A streamed piece of one candidate. The texts of a candidate's chunks make its whole text.
+
+    ``str(chunk)`` is its text.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    """Tokens that became certain with this piece; one whose text may yet begin a stop string waits."""
+    index: int = 0
+    """Which candidate it belongs to."""
+    finish_reason: FinishReason | None = None
+    """Set on a candidate's last chunk."""
+    stop_reason: str | int | None = None
+    generation: Generation | None = None
+    """The whole result, on the very last chunk."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Score:
+    """How probable the model finds a text."""
+
+    token_ids: list[int]
+    texts: list[str]
+    logprobs: list[float | None]
+    """[tokens] natural log-probability of each token after those before it; ``None`` for the first,
+    which nothing comes before."""
+
+    @property
+    def total(self) -> float:
+        """Sum of the log-probabilities, in nats."""
+        return math.fsum(p for p in self.logprobs if p is not None)
+
+    @property
+    def count(self) -> int:
+        """How many tokens have a log-probability."""
+        return sum(p is not None for p in self.logprobs)
+
+    @property
+    def perplexity(self) -> float:
+        """``exp(-total / count)``; NaN where no token has a log-probability."""
+        return math.exp(-self.total / self.count) if self.count else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON knows it."""
+        made = {**asdict(self), "total": self.total, "count": self.count, "perplexity": self.perplexity}
+        return {name: _finite(value) for name, value in made.items()}
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with every number that JSON cannot say in place of which stands ``None``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return value

@@ -1,0 +1,43 @@
+"""A backend that says what it is told to: its rows make the token of a script the only likely one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tests.reference.llama import ReferenceLogits
+from unspool.backend.base import Int32Array, StepBatch, StepOutput
+from unspool.model.spec import ModelSpec
+from unspool.sampling.plan import RowResults, SamplePlan
+from unspool.sampling.sampler import sample
+
+
+class ScriptedBackend:
+    """After position p follows token ``script[p + 1]``, whatever came before; after ``nan_at`` a NaN row."""
+
+    def __init__(self, spec: ModelSpec, script: Sequence[int], nan_at: int | None = None) -> None:
+        self.spec = spec
+        self.script = list(script)
+        self.nan_at = nan_at
+        self.max_step_tokens = 256
+        self.forwards = 0
+
+    def allocate(self, num_blocks: int) -> None:
+        """Nothing is cached."""
+
+    def forward(self, step: StepBatch) -> StepOutput:
+        self.forwards += 1
+        logits = np.zeros((len(step.rows), self.spec.vocab_size), dtype=np.float32)
+        for r, t in enumerate(step.rows):
+            position = int(step.positions[t])
+            logits[r, self.script[position + 1]] = 50.0
+            if position == self.nan_at:
+                logits[r, 0] = np.nan
+        return StepOutput(ReferenceLogits(logits), np.empty((0, self.spec.hidden_size), np.float32))
+
+    def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
+        return sample(output.logits.numpy(), plan)
+
+    def copy_slots(self, pairs: Int32Array) -> None:
+        """Nothing is cached."""
