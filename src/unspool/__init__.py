@@ -1,1 +1,71 @@
-"""unspool: an inference engine for decoder-only language models whose subject is decoding."""
+"""unspool: an inference engine for decoder-only language models whose subject is decoding.
+
+    import unspool
+
+    llm = unspool.LLM("smollm2")
+    print(llm.generate("The capital of France is", max_tokens=32))
+
+Names are imported when they are first used, so that ``import unspool`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from unspool.errors import (
+    BackendError,
+    ContextLengthError,
+    ModelFileError,
+    ModelNotFoundError,
+    ParameterError,
+    RowError,
+    UnspoolError,
+)
+
+if TYPE_CHECKING:
+    from unspool.llm import LLM
+    from unspool.params import SamplingParams
+    from unspool.results import Candidate, Chunk, Generation, Score, Timing, Token, Usage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "BackendError",
+    "Candidate",
+    "Chunk",
+    "ContextLengthError",
+    "Generation",
+    "ModelFileError",
+    "ModelNotFoundError",
+    "ParameterError",
+    "RowError",
+    "SamplingParams",
+    "Score",
+    "Timing",
+    "Token",
+    "UnspoolError",
+    "Usage",
+]
+
+_HOMES = {
+    "LLM": "unspool.llm",
+    "SamplingParams": "unspool.params",
+    **dict.fromkeys(
+        ("Candidate", "Chunk", "Generation", "Score", "Timing", "Token", "Usage"), "unspool.results"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unspool' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

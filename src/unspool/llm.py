@@ -1,0 +1,437 @@
+"""The front door: a model by name, and what can be asked of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from unspool.cache import blocks_for_memory, blocks_for_tokens
+from unspool.engine.engine import Engine
+from unspool.engine.run import Run
+from unspool.errors import ModelFileError, ParameterError, UnspoolError
+from unspool.params import SamplingParams, Settings
+from unspool.results import Chunk, Generation, Score
+
+if TYPE_CHECKING:
+    from unspool.backend.base import Backend
+    from unspool.engine.branch import Detokenizer
+    from unspool.model.loader import LoadedModel
+    from unspool.model.spec import ModelSpec
+    from unspool.model.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+"""One message of a chat: ``{"role": ..., "content": ...}``, and what else its template reads."""
+
+DEFAULT_CACHE_MEMORY = 1 << 30
+"""Bytes that the default cache may take."""
+CHAT_MAX_TOKENS = 1024
+"""The longest reply of a chat, where ``max_tokens`` is not given."""
+
+
+class LLM:
+    """A model, ready to generate.
+
+    model: an alias (``unspool models`` lists them), a path to a ``.gguf`` file, or a Hugging Face id.
+    threads: of the processor; ``None`` takes as many as there are physical cores to use.
+    cache_tokens, cache_memory: the size of the key-value cache in tokens or in bytes (one of them).
+        ``None``: one sequence of the model's whole context, or what fits in 1 GiB if that is less.
+
+    Prompts are text or token ids. Special tokens that are spelled inside a text are text; ``chat`` writes
+    the model's own, and ``tokenizer.encode(text, parse_special=True)`` makes ids of them.
+
+    Several threads may call one LLM: their steps are computed in turn, and each gets what it would get
+    alone. An open stream holds its part of the cache until it is read to its end or closed.
+
+    Raises ``ModelNotFoundError`` or ``ModelFileError`` for a model that cannot be had or run, and
+    ``ParameterError`` for the other arguments.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "smollm2",
+        *,
+        threads: int | None = None,
+        cache_tokens: int | None = None,
+        cache_memory: int | None = None,
+    ) -> None:
+        from unspool.backend.cpu import CpuBackend
+        from unspool.model.loader import load
+
+        loaded = load(model)
+        backend = CpuBackend(loaded.spec, loaded.tensors, threads=threads)
+        loaded.release_pages()
+        self._set_up(loaded, backend, cache_tokens, cache_memory)
+
+    @classmethod
+    def with_backend(
+        cls,
+        loaded: LoadedModel,
+        backend: Backend,
+        *,
+        cache_tokens: int | None = None,
+        cache_memory: int | None = None,
+    ) -> LLM:
+        """An LLM whose steps another backend computes, which must not have been allocated yet."""
+        made = cls.__new__(cls)
+        made._set_up(loaded, backend, cache_tokens, cache_memory)
+        return made
+
+    def _set_up(
+        self, loaded: LoadedModel, backend: Backend, cache_tokens: int | None, cache_memory: int | None
+    ) -> None:
+        from unspool.model.detokenizer import IncrementalDetokenizer
+
+        tokenizer = loaded.tokenizer
+
+        def new_detokenizer(skip_special: bool) -> Detokenizer:
+            return IncrementalDetokenizer(tokenizer, skip_special=skip_special)
+
+        self.spec: ModelSpec = loaded.spec
+        self.tokenizer: Tokenizer = tokenizer
+        self.path: Path = loaded.path
+        self._chat_template = loaded.chat_template
+        self._open_engine: Engine | None = Engine(
+            backend,
+            tokenizer,
+            new_detokenizer,
+            num_blocks=cache_blocks(loaded.spec, cache_tokens, cache_memory),
+            settings=model_settings(loaded.metadata),
+        )
+
+    def __repr__(self) -> str:
+        return f"LLM({self.spec.name!r}, context_length={self.spec.context_length})"
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the model and its cache; the LLM cannot be used again. Open streams may be read on."""
+        self._open_engine = None
+
+    @property
+    def _engine(self) -> Engine:
+        if self._open_engine is None:
+            raise UnspoolError("the LLM is closed")
+        return self._open_engine
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a str is one prompt, never a list of them
+        self,
+        prompt: str | Sequence[int] | npt.NDArray[np.integer[Any]],
+        params: SamplingParams | None = None,
+        **settings: Unpack[Settings],
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **settings: Unpack[Settings],
+    ) -> list[Generation]: ...
+
+    def generate(
+        self,
+        prompt: Any,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **settings: Unpack[Settings],
+    ) -> Generation | list[Generation]:
+        """Continue a prompt, or each of a list of prompts.
+
+        prompt: text, or a flat list of token ids: one prompt, which gives one ``Generation``. A list of
+            texts, or of lists of token ids: a list of ``Generation`` (an empty list gives an empty one).
+        params: one for all, or a list with one for each prompt; ``settings`` take precedence over it.
+        settings: the fields of ``SamplingParams`` by name.
+
+        Raises ``ParameterError`` or ``ContextLengthError`` for what cannot be honoured, before anything is
+        computed; ``RowError`` for a row of logits that has no law to draw from.
+        """
+        if is_one_prompt(prompt):
+            return self._finish(self._start(prompt, SamplingParams.of(one_params(params), settings)))
+        prompts = list(prompt)
+        each = params_for_each(params, len(prompts))
+        runs = [self._start(p, SamplingParams.of(q, settings)) for p, q in zip(prompts, each, strict=True)]
+        return [self._finish(run) for run in runs]
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | npt.NDArray[np.integer[Any]],
+        params: SamplingParams | None = None,
+        **settings: Unpack[Settings],
+    ) -> Iterator[Chunk]:
+        """Continue one prompt, piece by piece as it is generated: see ``Chunk``.
+
+        What no longer may become a stop string is given at once, whole characters only. Closing the
+        iterator early ends the request and frees its cache. Raises as ``generate`` does, and for a
+        refused parameter at once.
+        """
+        if not is_one_prompt(prompt):
+            raise ParameterError(
+                "stream takes one prompt, text or a flat list of token ids, not a list of prompts"
+            )
+        return self._stream(self._start(prompt, SamplingParams.of(one_params(params), settings)))
+
+    def chat(
+        self,
+        messages: str | Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        continue_final_message: bool = False,
+        **settings: Unpack[Settings],
+    ) -> Generation:
+        """Reply to a chat, written as the model's own chat template has it.
+
+        messages: a list of ``{"role": "system" | "user" | "assistant", "content": text}``, oldest first; a
+            text is one user's message.
+        continue_final_message: go on with the last message's text instead of starting a reply to it.
+
+        A chat that leaves no room for the reply (``max_tokens``, or if that is not given up to 1024
+        tokens, at most a quarter of the context) loses its oldest turns, never a system message;
+        ``Generation.dropped_messages`` says how many messages. Raises as ``generate`` does, and
+        ``ParameterError`` for messages that are none or a model without a template.
+        """
+        run, dropped = self._start_chat(messages, SamplingParams.of(params, settings), continue_final_message)
+        return self._finish(run, dropped)
+
+    def stream_chat(
+        self,
+        messages: str | Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        continue_final_message: bool = False,
+        **settings: Unpack[Settings],
+    ) -> Iterator[Chunk]:
+        """Reply to a chat, piece by piece: as ``chat``, as ``stream``."""
+        run, dropped = self._start_chat(messages, SamplingParams.of(params, settings), continue_final_message)
+        return self._stream(run, dropped)
+
+    def logits(
+        self, token_ids: str | Sequence[int] | npt.NDArray[np.integer[Any]]
+    ) -> npt.NDArray[np.float32]:
+        """[T, vocab_size] float32: row i is what follows token i, as the model gives it, before any rule.
+
+        token_ids: T tokens, or a text that is encoded as a prompt is.
+        """
+        ids = self._encode(token_ids)
+        out = np.empty((len(ids), self.spec.vocab_size), dtype=np.float32)
+
+        def read(first: int, rows: npt.NDArray[np.float32]) -> None:
+            out[first : first + len(rows)] = rows
+
+        self._engine.read_rows(ids, read)
+        return out
+
+    def score(self, text: str | Sequence[int] | npt.NDArray[np.integer[Any]]) -> Score:
+        """How probable the model finds a text (or token ids): the log-probability of each token after those
+        before it, in float32 logits and float64 sums.
+        """
+        ids = self._encode(text)
+        logprobs: list[float | None] = [None]
+
+        def read(first: int, rows: npt.NDArray[np.float32]) -> None:
+            following = ids[first + 1 : first + 1 + len(rows)]
+            logprobs.extend(log_probabilities(rows[: len(following)], following))
+
+        self._engine.read_rows(ids, read)
+        texts = [self.tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
+        return Score(ids, texts, logprobs)
+
+    def _encode(self, prompt: Any) -> list[int]:
+        """One prompt's token ids; whether they are of the vocabulary is checked by the engine."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if not is_one_prompt(prompt):
+            refuse_prompt(prompt)
+        return [int(token) for token in prompt]
+
+    def _start(self, prompt: Any, params: SamplingParams) -> Run:
+        return self._engine.start(self._encode(prompt), params)
+
+    def _finish(self, run: Run, dropped_messages: int = 0) -> Generation:
+        for _ in run.steps():
+            pass
+        return run.generation(dropped_messages)
+
+    def _stream(self, run: Run, dropped_messages: int = 0) -> Iterator[Chunk]:
+        unfinished = len(run.branches)
+        with closing(run.steps()) as steps:
+            for grown in steps:
+                for branch in grown:
+                    chunk = branch.take_chunk()
+                    if chunk is None:
+                        continue
+                    unfinished -= chunk.finish_reason is not None
+                    if unfinished == 0:
+                        chunk = replace(chunk, generation=run.generation(dropped_messages))
+                    yield chunk
+
+    def _start_chat(
+        self, messages: str | Sequence[Message], params: SamplingParams, continue_final_message: bool
+    ) -> tuple[Run, int]:
+        """The run of a chat's reply, and how many messages were dropped for it to fit."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        limits = self._engine.limits
+        room = min(limits.context_length, limits.cache_tokens)
+        wanted = params.max_tokens or min(CHAT_MAX_TOKENS, room // 4)
+        ids, dropped = self._encode_chat(messages, continue_final_message), 0
+        if len(ids) + wanted > room:
+            shorter = [messages, *shortened_chats(messages)]
+
+            def fits(chat: Sequence[Message]) -> bool:
+                return len(self._encode_chat(chat, continue_final_message)) + wanted <= room
+
+            kept = shorter[min(bisect_left(shorter, True, key=fits), len(shorter) - 1)]
+            ids, dropped = self._encode_chat(kept, continue_final_message), len(messages) - len(kept)
+        if params.max_tokens is None and len(ids) < room:
+            params = replace(params, max_tokens=min(CHAT_MAX_TOKENS, room - len(ids)))
+        return self._engine.start(ids, params), dropped
+
+    def _encode_chat(self, messages: Sequence[Message], continue_final_message: bool) -> list[int]:
+        from unspool.model.chat_template import encode_chat
+
+        if self._chat_template is None:
+            raise ParameterError(f"{self.spec.name} has no chat template: use generate, or an instruct model")
+        return encode_chat(
+            self._chat_template,
+            self.tokenizer,
+            messages,
+            continue_final_message=continue_final_message,
+        )
+
+
+def cache_blocks(spec: ModelSpec, cache_tokens: int | None, cache_memory: int | None) -> int:
+    """Blocks of the cache that ``LLM`` was asked for. Raises ``ParameterError``."""
+    per_token = spec.cache_bytes_per_token()
+    if cache_tokens is not None and cache_memory is not None:
+        raise ParameterError("give cache_tokens or cache_memory, not both")
+    if cache_tokens is not None:
+        return blocks_for_tokens(check_count("cache_tokens", cache_tokens))
+    if cache_memory is None:
+        return min(
+            blocks_for_tokens(spec.context_length), max(blocks_for_memory(DEFAULT_CACHE_MEMORY, per_token), 1)
+        )
+    blocks = blocks_for_memory(check_count("cache_memory", cache_memory), per_token)
+    if blocks < 1:
+        raise ParameterError(
+            f"cache_memory={cache_memory} bytes hold no block of 16 tokens, which takes {16 * per_token}"
+        )
+    return blocks
+
+
+def check_count(name: str, value: object) -> int:
+    """A whole number from 1. Raises ``ParameterError``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ParameterError(f"{name} must be a whole number, at least 1, not {value!r}")
+    return int(value)
+
+
+_MODEL_SETTINGS = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+    "general.sampling.penalty_last_n": "penalty_scope",
+}
+
+
+def model_settings(metadata: Mapping[str, Any]) -> Settings:
+    """The sampling settings that a model file states as its own, by the names of ``SamplingParams``.
+
+    Raises ``ModelFileError`` for a value that is out of range.
+    """
+    stated = {name: metadata[key] for key, name in _MODEL_SETTINGS.items() if key in metadata}
+    if stated.get("penalty_scope") == -1:  # the file's way to say: prompt and output, whole
+        stated["penalty_scope"] = "all"
+    if stated.get("penalty_scope") == 0:  # the file's way to say: no penalty
+        stated.pop("penalty_scope")
+        stated.pop("repetition_penalty", None)
+    try:
+        params = SamplingParams(**stated)
+    except ParameterError as error:
+        raise ModelFileError(f"the model file's own sampling settings are wrong: {error}") from error
+    settings = Settings()
+    settings.update({name: getattr(params, name) for name in stated})  # type: ignore[typeddict-item]
+    return settings
+
+
+def is_one_prompt(prompt: object) -> bool:
+    """Whether ``prompt`` is a text or a flat list of token ids, and not a list of prompts.
+
+    Raises ``ParameterError`` for what is neither.
+    """
+    if isinstance(prompt, str):
+        return True
+    if isinstance(prompt, np.ndarray):
+        if prompt.ndim == 1 and prompt.dtype.kind not in "iu":
+            refuse_prompt(prompt)
+        return prompt.ndim == 1
+    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
+        refuse_prompt(prompt)
+    numbers = sum(isinstance(item, (int, np.integer)) and not isinstance(item, bool) for item in prompt)
+    if 0 < numbers < len(prompt):
+        refuse_prompt(prompt)
+    return numbers > 0
+
+
+def refuse_prompt(prompt: object) -> NoReturn:
+    """Raise ``ParameterError`` for something that is no prompt and no list of prompts."""
+    raise ParameterError(
+        "a prompt must be a text or a flat list of token ids, and prompts a list of such; "
+        f"this is {type(prompt).__name__}"
+    )
+
+
+def one_params(params: object) -> SamplingParams | None:
+    """``params`` for one prompt. Raises ``ParameterError`` for a list of them."""
+    if params is None or isinstance(params, SamplingParams):
+        return params
+    raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
+
+
+def params_for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams | None]:
+    """One ``SamplingParams`` for each of ``count`` prompts. Raises ``ParameterError`` for another number."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if not isinstance(params, Sequence):
+        raise ParameterError(
+            f"params must be a SamplingParams or a list of them, not {type(params).__name__}"
+        )
+    if len(params) != count:
+        raise ParameterError(f"{count} prompts take one SamplingParams or {count}, not {len(params)}")
+    return [one_params(each) for each in params]
+
+
+def shortened_chats(messages: Sequence[Message]) -> list[list[Message]]:
+    """The chat without its oldest turn, without its two oldest, and so on, the last turn alone at the end.
+
+    System messages stay. A turn is a user's message and what follows up to the next one.
+    """
+    system = [message for message in messages if message["role"] == "system"]
+    rest = [message for message in messages if message["role"] != "system"]
+    starts = [i for i, message in enumerate(rest) if message["role"] == "user" and i > 0]
+    return [[*system, *rest[start:]] for start in starts]
+
+
+def log_probabilities(rows: npt.NDArray[np.float32], tokens: Sequence[int]) -> list[float]:
+    """Natural log-probability of ``tokens[i]`` under ``rows[i]`` ([t, vocab_size]), summed in float64."""
+    if len(rows) == 0:
+        return []
+    best = rows.max(axis=1, keepdims=True)
+    sums = np.exp(rows - best).sum(axis=1, dtype=np.float64)
+    chosen = (rows - best)[np.arange(len(rows)), list(tokens)].astype(np.float64)
+    listed: list[float] = (chosen - np.log(sums)).tolist()
+    return listed
