@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,17 @@ class Tokenizer:
                 f"tokenizer.ggml.model is {model!r} ({what}); supported: 'gpt2' (byte-level BPE)"
             )
         return _byte_level_tokenizer(metadata)
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        """How the special tokens are written, the longest first."""
+        texts = (self.id_to_token(token) for token in sorted(self.special_ids))
+        return tuple(sorted(filter(None, texts), key=len, reverse=True))
+
+    @cached_property
+    def special_pattern(self) -> re.Pattern[str]:
+        """Matches special tokens in a text, the longest that begins at a place."""
+        return re.compile("|".join(map(re.escape, self.special_texts)) or r"(?!)")
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """The token ids of ``text``.
