@@ -167,8 +167,9 @@ Model::Model(const Spec& spec, const Kernels& kernels, Pool& pool, const std::ma
     add(layer.value, "value", kv_size, hidden);
     add(layer.output, "output", hidden, spec.query_size());
     layer.feed_forward_norm = roles.vector(at + "feed_forward_norm", hidden);
-    packer.add_pair(layer.gate, roles.take(at + "gate", spec.intermediate_size, hidden), layer.up,
-                    roles.take(at + "up", spec.intermediate_size, hidden), at + "gate", at + "up");
+    const RawTensor& gate = roles.take(at + "gate", spec.intermediate_size, hidden);
+    const RawTensor& up = roles.take(at + "up", spec.intermediate_size, hidden);
+    packer.add_pair(layer.gate, gate, layer.up, up, at + "gate", at + "up");
     add(layer.down, "down", hidden, spec.intermediate_size);
   }
   final_norm = roles.vector("final_norm", hidden);

@@ -157,7 +157,7 @@ void Step::plan_attention(const Model& model) {
   if (parts_.size() < bytes) parts_ = Memory(bytes);
 }
 
-void Step::check(const Model& model, const StepBatch& b) const {
+void Step::check(const Model& model, const StepBatch& b) {
   const int num_slots = model.cache.num_blocks * kBlock;
   if (b.num_tokens < 1 || b.num_tokens > capacity_) {
     refuse(std::to_string(b.num_tokens) + " tokens, allowed are 1 to " + std::to_string(capacity_));
@@ -188,6 +188,11 @@ void Step::check(const Model& model, const StepBatch& b) const {
       check_range("positions", t, position, 0, num_slots);
     }
   }
+  written_.resize(num_slots);
+  bool twice = false;
+  for (int t = 0; t < b.num_tokens; t++) twice |= written_[b.slots[t]]++ > 0;
+  for (int t = 0; t < b.num_tokens; t++) written_[b.slots[t]] = 0;
+  if (twice) refuse("two tokens go to one slot");
   for (int r = 0; r < b.num_rows; r++) check_range("rows", r, b.rows[r], 0, b.num_tokens);
   for (int h = 0; h < b.num_hidden; h++) check_range("hidden_rows", h, b.hidden_rows[h], 0, b.num_tokens);
 }

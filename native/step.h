@@ -77,10 +77,11 @@ class Step {
   std::vector<Scratch> scratch;             // [worker]
 
  private:
-  void check(const Model& model, const StepBatch& batch) const;
+  void check(const Model& model, const StepBatch& batch);
   void plan_attention(const Model& model);
 
   int capacity_, workers_, hidden_size_, num_heads_, part_floats_;
+  std::vector<uint8_t> written_;  // [slot] all zero between steps
   Memory rows_, logits_, hidden_, parts_;
 };
 

@@ -37,6 +37,44 @@ static inline uint32_t noise_bits(const NoiseSource& source, int32_t token, Purp
   return c[token & 3];
 }
 
+// The four words of the blocks of sixteen counters.
+static inline void noise_blocks(const NoiseSource& source, i32x16 block, i32x16 (&c)[4]) {
+  c[0] = block;
+  c[1] = set_int(static_cast<int32_t>(source.position));
+  c[2] = set_int(static_cast<int32_t>(source.sample_index));
+  c[3] = set_int(static_cast<int32_t>(Purpose::kToken));
+  uint32_t k0 = static_cast<uint32_t>(source.key), k1 = static_cast<uint32_t>(source.key >> 32);
+  for (int round = 0; round < 10; round++) {
+    i32x16 high0, low0, high1, low1;
+    multiply(c[0], kPhiloxMultipliers[0], high0, low0);
+    multiply(c[2], kPhiloxMultipliers[1], high1, low1);
+    c[0] = high1 ^ c[1] ^ set_int(static_cast<int32_t>(k0));
+    c[1] = low1;
+    c[2] = high0 ^ c[3] ^ set_int(static_cast<int32_t>(k1));
+    c[3] = low0;
+    k0 += kPhiloxWeyl[0];
+    k1 += kPhiloxWeyl[1];
+  }
+}
+
+// noise_bits of the 64 tokens from `first`, a multiple of four, sixteen a vector: lane 4b + l holds
+// counter first / 4 + 4l + b, so that a transposition within blocks of lanes puts tokens in order.
+static inline void noise_run(const NoiseSource& source, int32_t first, i32x16 (&bits)[4]) {
+  alignas(64) static constexpr int32_t kOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  noise_blocks(source, load_int(kOrder) + set_int(first / 4), bits);
+  transpose(bits);
+}
+
+// noise_bits of sixteen tokens.
+static inline i32x16 noise_of(const NoiseSource& source, const int32_t* tokens) {
+  i32x16 c[4];
+  noise_blocks(source, shift_right<2>(load_int(tokens)), c);
+  int32_t word[4][16], bits[16];
+  for (int j = 0; j < 4; j++) store_int(word[j], c[j]);
+  for (int i = 0; i < 16; i++) bits[i] = word[tokens[i] & 3][i];
+  return load_int(bits);
+}
+
 // Natural logarithm of a positive normal double, relative error below 2^-52: fdlibm's e_log.c (Sun
 // Microsystems, 1993) in separate multiplications and additions, so that NumPy gives the same bits.
 static inline double natural_log(double x) {

@@ -64,12 +64,22 @@ def softmax(scores: FloatArray) -> FloatArray:
     return out
 
 
+def round_to_int8(x: FloatArray) -> FloatArray:
+    """The nearest multiples of max |x| / 127 in each group of 32 of a row."""
+    groups = x.reshape(-1, 32)
+    scale = np.abs(groups).max(axis=1, keepdims=True) / 127
+    codes = np.rint(groups / np.where(scale > 0, scale, 1))
+    out: FloatArray = (codes * scale).reshape(x.shape)
+    return out
+
+
 class ReferenceBackend:
     """The Backend protocol in NumPy.
 
     weights: GGUF name -> matrix [outputs, inputs] or vector, as ``tests.reference.tiny`` makes them.
     dtype: of the arithmetic. cache_dtype: of the stored keys and values (default: ``dtype``).
     sampler: ``(rows, plan) -> RowResults``.
+    int8_activations: whether matrices read their inputs rounded to int8 in groups of 32.
     """
 
     def __init__(
@@ -81,6 +91,7 @@ class ReferenceBackend:
         cache_dtype: npt.DTypeLike | None = None,
         max_step_tokens: int = 256,
         sampler: Sampler = sample,
+        int8_activations: bool = False,
     ) -> None:
         self.spec = spec
         self.max_step_tokens = max_step_tokens
@@ -88,6 +99,7 @@ class ReferenceBackend:
         self.cache_dtype = np.dtype(dtype if cache_dtype is None else cache_dtype)
         self.weights = {name: np.asarray(w, dtype=self.dtype) for name, w in weights.items()}
         self.sampler = sampler
+        self.int8_activations = int8_activations
         self.keys: FloatArray = np.zeros((0,))
         self.values: FloatArray = np.zeros((0,))
 
@@ -103,10 +115,10 @@ class ReferenceBackend:
         for run in range(len(step.context_lens)):
             for t in range(step.run_starts[run], step.run_starts[run + 1]):
                 hidden[t] = self._token(step, t, self._visible_slots(step, run, t))
-        head = self.weights["token_embd.weight" if self.spec.tied_embeddings else "output.weight"]
+        head = "token_embd.weight" if self.spec.tied_embeddings else "output.weight"
         logits = np.empty((len(step.rows), self.spec.vocab_size), dtype=np.float32)
         for r, t in enumerate(step.rows):
-            logits[r] = head @ hidden[t]
+            logits[r] = self._product(head, hidden[t])
         logits.flags.writeable = False
         return StepOutput(ReferenceLogits(logits), hidden[step.hidden_rows].astype(np.float32))
 
@@ -137,18 +149,18 @@ class ReferenceBackend:
             h = rms_norm(x, w[name + "attn_norm.weight"], spec.norm_epsilon)
             x = x + self._attention(layer, h, int(step.positions[t]), visible)
             h = rms_norm(x, w[name + "ffn_norm.weight"], spec.norm_epsilon)
-            gate = w[name + "ffn_gate.weight"] @ h
-            up = w[name + "ffn_up.weight"] @ h
-            x = x + w[name + "ffn_down.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+            gate = self._product(name + "ffn_gate.weight", h)
+            up = self._product(name + "ffn_up.weight", h)
+            x = x + self._product(name + "ffn_down.weight", gate / (1 + np.exp(-gate)) * up)
         return rms_norm(x, w["output_norm.weight"], spec.norm_epsilon)
 
     def _attention(self, layer: int, h: FloatArray, position: int, visible: Int32Array) -> FloatArray:
         """Attention of one token, whose own slot is the last of ``visible``."""
         name, slot = f"blk.{layer}.", visible[-1]
-        w, spec = self.weights, self.spec
-        q = (w[name + "attn_q.weight"] @ h).reshape(spec.num_heads, spec.head_dim)
-        k = (w[name + "attn_k.weight"] @ h).reshape(spec.num_kv_heads, spec.head_dim)
-        v = (w[name + "attn_v.weight"] @ h).reshape(spec.num_kv_heads, spec.head_dim)
+        spec = self.spec
+        q = self._product(name + "attn_q.weight", h).reshape(spec.num_heads, spec.head_dim)
+        k = self._product(name + "attn_k.weight", h).reshape(spec.num_kv_heads, spec.head_dim)
+        v = self._product(name + "attn_v.weight", h).reshape(spec.num_kv_heads, spec.head_dim)
         q = rotate(q, position, spec.rope_theta, spec.rope_dim)
         self.keys[layer, slot] = rotate(k, position, spec.rope_theta, spec.rope_dim)
         self.values[layer, slot] = v
@@ -157,7 +169,11 @@ class ReferenceBackend:
         grouped = q.reshape(spec.num_kv_heads, -1, spec.head_dim)
         p = softmax(np.einsum("ghd,tgd->ght", grouped, keys) / np.sqrt(spec.head_dim))
         mixed = np.einsum("ght,tgd->ghd", p, values)
-        out: FloatArray = w[name + "attn_output.weight"] @ mixed.reshape(-1)
+        return self._product(name + "attn_output.weight", mixed.reshape(-1))
+
+    def _product(self, name: str, x: FloatArray) -> FloatArray:
+        """A weight times a row of activations, rounded to int8 first where this backend does so."""
+        out: FloatArray = self.weights[name] @ (round_to_int8(x) if self.int8_activations else x)
         return out
 
     def _check(self, step: StepBatch) -> None:
