@@ -1,0 +1,52 @@
+"""The command ``unspool``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import unspool
+from unspool.cli.chat import chat
+from unspool.cli.generate import generate
+from unspool.errors import ParameterError, UnspoolError
+
+app = typer.Typer(
+    name="unspool",
+    help="Generate text from a language model on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(generate)
+app.command()(chat)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and leave."""
+    if wanted:
+        print(f"unspool {unspool.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Generate text from a language model on this machine."""
+
+
+def main() -> None:
+    """Run the command line. Exit status 2 for a wrong argument, 1 for another error, 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        app()
+    except UnspoolError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ParameterError) else 1)
