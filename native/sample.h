@@ -15,13 +15,14 @@ constexpr int kMaxVocabulary = 1 << 22;
 
 // Memory that one worker needs while it samples a row; every array is 64-byte aligned.
 struct SampleScratch {
-  float* row;        // [vocabulary + 64] logits that a rule has changed
-  float* maxima;     // [vocabulary / 8 + 64] of groups of logits
-  int32_t* ids;      // [vocabulary + 64] candidates, ascending
-  float* logits;     // [vocabulary + 64] theirs
-  uint32_t* keys;    // [vocabulary + 64] candidates under selection
-  int32_t* places;   // [vocabulary + 64] where those are in their list
-  uint64_t* seen;    // [vocabulary / 64 + 8] one bit a token; all zero between rows
+  float* row;          // [vocabulary + 64] logits that a rule has changed
+  float* raw_maxima;   // [vocabulary / 8 + 64] of spans of the row as it came
+  float* maxima;       // [vocabulary / 8 + 64] of spans of `row`
+  int32_t* ids;        // [vocabulary + 64] a list of candidates, ascending
+  float* logits;       // [vocabulary + 64] theirs
+  float* band_z;       // [vocabulary + 64] logits under selection
+  float* band_e;       // [vocabulary + 64] their exponentials
+  uint64_t* seen;      // [vocabulary / 64 + 8] one bit a token; all zero between uses
 };
 
 // What unspool.sampling.plan.SamplePlan and RowResults hold, as pointers; the binding has checked it.

@@ -1,166 +1,102 @@
 // One row of logits, from its chain of rules to the token drawn, for one instruction set.
-// Included after one of simd's avx512.h, avx2.h, portable.h.
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
+// Included after one of simd's avx512.h, avx2.h, portable.h. The law is unspool.sampling's, whose sums of
+// integer masses do not depend on order: every instruction set and NumPy keep and draw the same tokens.
 #include "sample.h"
 #include "sample/noise.h"
-#include "simd/exp.h"
+#include "sample/row.h"
+#include "sample/cut.h"
+#include "sample/rules.h"
+#include "sample/draw.h"
 
 namespace unspool::UNSPOOL_ISA {
 
-// The candidates that a chain has kept so far: ascending ids and their logits.
-struct Candidates {
-  int32_t* ids;
-  float* z;
-  int n;
-};
+static inline double log_of_total(int64_t total) { return natural_log(static_cast<double>(total) * 0x1p-40); }
 
-constexpr double kUnit = 0x1p40;
-
-static int64_t mass_of(float z, float max) {
-  float lane[16];
-  store(lane, exp(set(z - max)));
-  return static_cast<int64_t>(std::nearbyint(static_cast<double>(lane[0]) * kUnit));
-}
-
-static float maximum(const Candidates& c) {
-  float max = -std::numeric_limits<float>::infinity();
-  for (int i = 0; i < c.n; i++) max = c.z[i] > max ? c.z[i] : max;
-  return max;
-}
-
-static int64_t total_mass(const Candidates& c, float max) {
-  int64_t total = 0;
-  for (int i = 0; i < c.n; i++) total += mass_of(c.z[i], max);
-  return total;
-}
-
-// Places of the candidates by descending logit, ascending id.
-static void order(const Candidates& c, int32_t* places) {
-  for (int i = 0; i < c.n; i++) places[i] = i;
-  std::sort(places, places + c.n, [&](int32_t a, int32_t b) { return c.z[a] != c.z[b] ? c.z[a] > c.z[b] : a < b; });
-}
-
-static void keep_first(Candidates& c, int32_t* places, int count) {
-  std::sort(places, places + count, [](int32_t a, int32_t b) { return a < b; });
-  for (int i = 0; i < count; i++) {
-    c.ids[i] = c.ids[places[i]];
-    c.z[i] = c.z[places[i]];
+// How many logits of a row come before a token's: larger ones, and equal ones of lower ids.
+static int rank_of(const Row& raw, int32_t token) {
+  const f32x16 level = set(raw.z[token]);
+  int rank = 0;
+  for (int from = 0; from < raw.n; from += kSpan) {
+    if (!any(load(raw.maxima + from / 8) >= level)) continue;
+    for_each_vector(raw.z + from, raw.n - from < kSpan ? raw.n - from : kSpan, [&](f32x16 v, int at) {
+      const int before = token - (from + at);  // lanes of lower ids
+      const mask16 lower = first_lanes(before < 0 ? 0 : before < 16 ? before : 16);
+      rank += __builtin_popcount(bits(level < v)) + __builtin_popcount(bits((v == level) & lower));
+    });
   }
-  c.n = count;
+  return rank;
 }
 
-static void apply(RuleKind kind, double value, Candidates& c, const SampleTask& task, int n) {
-  const float max = maximum(c), v = static_cast<float>(value);
-  switch (kind) {
-    case RuleKind::kRepetitionPenalty:
-      for (int i = 0; i < c.n; i++) {
-        for (int64_t h = task.history_starts[n]; h < task.history_starts[n + 1]; h++) {
-          if (task.history[h] != c.ids[i]) continue;
-          c.z[i] = c.z[i] > 0 ? c.z[i] / v : c.z[i] * v;
-          break;
-        }
-      }
-      return;
-    case RuleKind::kTemperature:
-      for (int i = 0; i < c.n; i++) c.z[i] /= v;
-      return;
-    case RuleKind::kTopK:
-      if (value < c.n) {
-        order(c, task.scratch.places);
-        keep_first(c, task.scratch.places, static_cast<int>(value));
-      }
-      return;
-    case RuleKind::kTopP: {
-      if (value >= 1) return;
-      const int64_t total = total_mass(c, max);
-      const int64_t target = static_cast<int64_t>(std::floor(value * static_cast<double>(total))) - (total >> 24);
-      order(c, task.scratch.places);
-      int count = 0;
-      for (int64_t mass = 0; count == 0 || mass < target; count++) mass += mass_of(c.z[task.scratch.places[count]], max);
-      return keep_first(c, task.scratch.places, count);
+// The m most probable tokens of a raw row, best first.
+static void report_best(const SampleTask& task, int n, Row raw, int64_t total) {
+  const int64_t m = task.num_logprobs, first = n * m;
+  if (m == 0) return;
+  if (m < raw.n) {
+    keep_top_k(raw, static_cast<double>(m), task.scratch);
+  } else {
+    list_from(raw, kLowest, task.scratch);
+  }
+  int32_t* tokens = task.top_tokens + first;
+  float* logits = task.top_logprobs + first;
+  int sorted = 0;
+  for (int i = 0; i < raw.n; i++) {  // into its place among those before; ids ascend, so ties stay in order
+    int at = sorted++;
+    for (; at > 0 && logits[at - 1] < raw.z[i]; at--) {
+      tokens[at] = tokens[at - 1];
+      logits[at] = logits[at - 1];
     }
-    case RuleKind::kMinP: {
-      const int64_t level = static_cast<int64_t>(std::floor(value * kUnit));
-      int kept = 0;
-      for (int i = 0; i < c.n; i++) {
-        if (mass_of(c.z[i], max) < level - (level >> 21)) continue;
-        c.ids[kept] = c.ids[i];
-        c.z[kept++] = c.z[i];
-      }
-      c.n = kept;
-      return;
-    }
+    tokens[at] = raw.ids[i];
+    logits[at] = raw.z[i];
+  }
+  for (int i = 0; i < m; i++) {
+    if (i >= sorted) tokens[i] = -1;
+    const double x = i < sorted ? logits[i] - raw.max : -kInfinity;
+    logits[i] = static_cast<float>(x - log_of_total(total));
   }
 }
 
-static double log_probability(float z, float max, int64_t total) {
-  return static_cast<double>(z - max) - natural_log(static_cast<double>(total) * 0x1p-40);
+static void report_fault(const SampleTask& task, int n, RowStatus status) {
+  task.status[n] = static_cast<int32_t>(status);
+  task.tokens[n] = -1;
+  for (int64_t i = 0; i < task.num_logprobs; i++) {
+    task.top_tokens[n * int64_t{task.num_logprobs} + i] = -1;
+    task.top_logprobs[n * int64_t{task.num_logprobs} + i] = 0.0f;
+  }
 }
 
-// Row n of the task, from its logits to its results.
+// Row n of the task, from its logits to its results, which come in zeroed.
 static void sample(const SampleTask& task, int n) {
-  const float* raw = task.logits + task.rows[n] * task.stride;
+  const SampleScratch& scratch = task.scratch;
+  const float* logits = task.logits + task.rows[n] * task.stride;
+  const Survey found = survey(logits, task.vocabulary, scratch.raw_maxima);
+  if (!found.sound) return report_fault(task, n, RowStatus::kNotANumber);
+  if (found.max == -kInfinity) return report_fault(task, n, RowStatus::kEmpty);
+  const Row raw = {logits, nullptr, task.vocabulary, found.max, scratch.raw_maxima, 1.0f};
+  const Weight weight = weigh(raw.z, raw.n, raw.max);
+  report_best(task, n, raw, weight.total);
+
+  Row row = raw;
+  const int64_t first = task.history_starts[n];
+  const History history = {task.history + first, task.history_starts[n + 1] - first};
+  for (int i = task.chain_starts[n]; i < task.chain_starts[n + 1]; i++) {
+    if (apply(static_cast<RuleKind>(task.kinds[i]), task.values[i], row, history, scratch)) continue;
+    return report_fault(task, n, RowStatus::kNotANumber);
+  }
+  settle(row, scratch);
   const NoiseSource source = {task.keys[n], static_cast<uint32_t>(task.positions[n]),
                               static_cast<uint32_t>(task.sample_indices[n])};
-  Candidates c = {task.scratch.ids, task.scratch.logits, 0};
-  task.tokens[n] = -1;
-  for (int i = 0; i < task.num_logprobs; i++) task.top_tokens[n * task.num_logprobs + i] = -1;
-  bool sound = true;
-  for (int i = 0; i < task.vocabulary; i++) {
-    sound = sound && raw[i] < std::numeric_limits<float>::infinity();
-    if (!(raw[i] > -std::numeric_limits<float>::infinity())) continue;
-    c.ids[c.n] = i;
-    c.z[c.n++] = raw[i];
-  }
-  task.status[n] = static_cast<int32_t>(!sound ? RowStatus::kNotANumber : c.n ? RowStatus::kOk : RowStatus::kEmpty);
-  if (!sound || c.n == 0) return;
+  const Drawn drawn = draw(row, source);
 
-  const float raw_max = maximum(c);
-  const int64_t raw_total = total_mass(c, raw_max);
-  double moment = 0;
-  for (int i = 0; i < c.n; i++) {
-    moment += std::nearbyint(static_cast<double>(static_cast<float>(mass_of(c.z[i], raw_max)) * (raw_max - c.z[i])));
-  }
-  for (int e = task.chain_starts[n]; e < task.chain_starts[n + 1]; e++) {
-    apply(static_cast<RuleKind>(task.kinds[e]), task.values[e], c, task, n);
-  }
-
-  const float max = maximum(c);
-  int best = -1;
-  double least = 0;
-  for (int i = 0; i < c.n; i++) {
-    const int64_t mass = mass_of(c.z[i], max);
-    if (mass == 0) continue;
-    const double ratio = exponential(source, c.ids[i], noise_bits(source, c.ids[i], Purpose::kToken)) /
-                         static_cast<double>(mass);
-    if (best >= 0 && ratio >= least) continue;
-    best = i;
-    least = ratio;
-  }
-  const int32_t token = c.ids[best];
-  task.tokens[n] = token;
-  task.kept[n] = c.n;
-  task.processed_logprobs[n] = static_cast<float>(log_probability(c.z[best], max, total_mass(c, max)));
-  task.logprobs[n] = static_cast<float>(log_probability(raw[token], raw_max, raw_total));
-  task.entropies[n] = static_cast<float>(natural_log(static_cast<double>(raw_total) * 0x1p-40) +
-                                         moment / static_cast<double>(raw_total));
-  for (int i = 0; i < task.vocabulary; i++) {
-    task.ranks[n] += raw[i] > raw[token] || (raw[i] == raw[token] && i < token);
-  }
-  int32_t* tops = task.top_tokens + static_cast<int64_t>(n) * task.num_logprobs;
-  float* top_logprobs = task.top_logprobs + static_cast<int64_t>(n) * task.num_logprobs;
-  for (int m = 0; m < task.num_logprobs && m < task.vocabulary; m++) {
-    int next = -1;
-    for (int i = 0; i < task.vocabulary; i++) {
-      if (m && !(raw[i] < raw[tops[m - 1]] || (raw[i] == raw[tops[m - 1]] && i > tops[m - 1]))) continue;
-      if (next < 0 || raw[i] > raw[next]) next = i;
-    }
-    tops[m] = next;
-    top_logprobs[m] = static_cast<float>(log_probability(raw[next], raw_max, raw_total));
-  }
+  const double log_total = log_of_total(weight.total);
+  const float x = logits[drawn.token] - raw.max;
+  task.status[n] = static_cast<int32_t>(RowStatus::kOk);
+  task.tokens[n] = drawn.token;
+  task.kept[n] = drawn.kept;
+  task.processed_logprobs[n] = static_cast<float>(drawn.x - log_of_total(drawn.total));
+  task.logprobs[n] = static_cast<float>(x - log_total);
+  task.ranks[n] = rank_of(raw, drawn.token);
+  task.entropies[n] =
+      static_cast<float>(log_total + static_cast<double>(weight.moment) / static_cast<double>(weight.total));
 }
 
 }  // namespace unspool::UNSPOOL_ISA

@@ -4,16 +4,15 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
-#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "isa.h"
+#include "memory.h"
 #include "sample.h"
 #include "threads.h"
 
@@ -109,43 +108,36 @@ void check(const Logits& logits, const Plan& plan) {
 }
 
 // One worker's scratch, kept from call to call: fresh pages cost more than sampling a row does.
-class Scratch {
+class WorkerScratch {
  public:
   // Throws std::bad_alloc.
   const SampleScratch& of(int vocabulary) {
-    if (vocabulary > vocabulary_) grow(vocabulary);
+    if (vocabulary > vocabulary_) grow(static_cast<size_t>(vocabulary));
     return arrays_;
   }
 
  private:
-  struct Free {
-    void operator()(char* p) const { std::free(p); }
-  };
-
-  void grow(int vocabulary) {
-    size_t used = 0;
-    const auto place = [&](size_t bytes) {
-      const size_t at = used;
-      used += (bytes + 63) / 64 * 64;
-      return at;
+  void grow(size_t vocabulary) {
+    const size_t tokens = vocabulary + 64, spans = vocabulary / 8 + 64, words = vocabulary / 64 + 8;
+    const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+    memory_ = Memory(aligned(tokens * 4) * 5 + aligned(spans * 4) * 2 + aligned(words * 8));  // zeroed
+    uint8_t* next = memory_.data();
+    const auto take = [&](auto*& array, size_t count) {
+      array = reinterpret_cast<std::decay_t<decltype(array)>>(next);
+      next += aligned(count * sizeof *array);
     };
-    const size_t v = static_cast<size_t>(vocabulary), words = (v + 64) * 4;
-    const size_t row = place(words), maxima = place((v / 8 + 64) * 4), ids = place(words), logits = place(words);
-    const size_t keys = place(words), places = place(words), seen_bytes = (v / 64 + 8) * 8, seen = place(seen_bytes);
-    memory_.reset();
-    vocabulary_ = 0;
-    memory_.reset(static_cast<char*>(std::aligned_alloc(64, used)));
-    if (!memory_) throw std::bad_alloc();
-    char* base = memory_.get();
-    arrays_ = {reinterpret_cast<float*>(base + row),      reinterpret_cast<float*>(base + maxima),
-               reinterpret_cast<int32_t*>(base + ids),    reinterpret_cast<float*>(base + logits),
-               reinterpret_cast<uint32_t*>(base + keys),  reinterpret_cast<int32_t*>(base + places),
-               reinterpret_cast<uint64_t*>(base + seen)};
-    std::fill_n(base + seen, seen_bytes, '\0');
-    vocabulary_ = vocabulary;
+    take(arrays_.row, tokens);
+    take(arrays_.raw_maxima, spans);
+    take(arrays_.maxima, spans);
+    take(arrays_.ids, tokens);
+    take(arrays_.logits, tokens);
+    take(arrays_.band_z, tokens);
+    take(arrays_.band_e, tokens);
+    take(arrays_.seen, words);
+    vocabulary_ = static_cast<int>(vocabulary);
   }
 
-  std::unique_ptr<char, Free> memory_;
+  Memory memory_;
   SampleScratch arrays_{};
   int vocabulary_ = 0;
 };
@@ -155,7 +147,7 @@ void run(const SampleTask& task, int n, const Kernels& kernels, Pool& pool) {
   std::atomic<int> next{0};
   std::atomic<bool> out_of_memory{false};
   const auto work = [&](int) {
-    thread_local Scratch scratch;
+    thread_local WorkerScratch scratch;
     SampleTask mine = task;
     try {
       mine.scratch = scratch.of(task.vocabulary);

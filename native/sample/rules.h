@@ -12,8 +12,8 @@ struct History {
 
 static inline float penalized(float z, float r) { return z > 0 ? z / r : z * r; }
 
-// Repetition penalty. Fills `sound` as a survey does: the product may overflow.
-static void penalize(Row& row, float r, const History& history, const SampleScratch& scratch, bool& sound) {
+// Repetition penalty.
+static void penalize(Row& row, float r, const History& history, const SampleScratch& scratch) {
   if (history.n == 0) return;
   settle(row, scratch);
   if (!row.ids && row.z != scratch.row) {
@@ -34,10 +34,8 @@ static void penalize(Row& row, float r, const History& history, const SampleScra
     }
   }
   for (int64_t i = 0; i < history.n; i++) scratch.seen[history.tokens[i] >> 6] = 0;
-  const Survey found = survey(row.z, row.n, scratch.maxima);
-  if (!row.ids) row.maxima = scratch.maxima;
-  row.max = found.max;
-  sound = found.sound && found.max > -kInfinity;
+  row.max = survey(row.z, row.n, scratch.maxima).max;
+  row.maxima = scratch.maxima;
 }
 
 static void apply_temperature(Row& row, float temperature, const SampleScratch& scratch) {
@@ -51,7 +49,7 @@ static void apply_temperature(Row& row, float temperature, const SampleScratch& 
 }
 
 // A level that at least k logits of a dense row reach and not many more do: the k-th largest of the maxima
-// of eight logits each. What tells a banned token from others when k is not far below their number.
+// of eight logits each. For a large k, one that all tokens reach that are not banned.
 static float level_of_top(const Row& row, int64_t k, const SampleScratch& scratch) {
   const int n = num_maxima(row.n);
   if (k > n / 2) return kLowest;
@@ -81,17 +79,18 @@ static int64_t weigh_band(const Row& row, const SampleScratch& scratch) {
 }
 
 // Top-p. Of a dense row, tokens that together weigh less than all that the nucleus leaves out are left out
-// first: those under the average of that mass. The margin covers the rounding of exp and of its inverse.
+// first: those under the average of that mass. The margin of 0.001 covers exp's rounding, and the rounding
+// of masses where they are not small; where they may be, only what weighs nothing is left out.
 static void keep_top_p(Row& row, double p, const SampleScratch& scratch) {
   if (p >= 1) return;
   settle(row, scratch);
-  int64_t total = row.ids ? weigh_band(row, scratch) : weigh(row.z, row.n, row.max).total;
+  const int64_t total = row.ids ? weigh_band(row, scratch) : weigh(row.z, row.n, row.max).total;
   int64_t target = static_cast<int64_t>(p * static_cast<double>(total)) - (total >> 24);
   if (target < 1) target = 1;
   if (!row.ids) {
     const double share = static_cast<double>(total - target) / row.n * 0x1p-40;
-    const double depth = share > 0x1p-42 ? -natural_log(share) : 30.0;
-    list_from(row, static_cast<float>(row.max - depth - 0.001 - depth_rounding(row.max)), scratch);
+    const double depth = share > 0x1p-30 ? -natural_log(share) : 30.0;
+    list_from(row, static_cast<float>(row.max - depth - 0.001), scratch);
     weigh_band(row, scratch);
   }
   keep_segment(row, cut_at<true>({scratch.band_z, scratch.band_e, row.n}, row.max, target), scratch);
@@ -102,7 +101,7 @@ static void keep_min_p(Row& row, double m, const SampleScratch& scratch) {
   const int64_t full = static_cast<int64_t>(m * 0x1p40), level = full - (full >> 21);
   if (level < 1) return;
   const double depth = -natural_log(static_cast<double>(level) * 0x1p-40) + 0.001;
-  list_from(row, below(row, row.max - row.divisor * depth - depth_rounding(row.max)), scratch);
+  list_from(row, below(row, row.max - row.divisor * depth), scratch);
   int kept = 0;
   for_each_vector(row.z, row.n, [&](f32x16 v, int at) {
     float e[16];
@@ -118,27 +117,15 @@ static void keep_min_p(Row& row, double m, const SampleScratch& scratch) {
 
 // Applies one entry of a chain; false where its arithmetic takes the largest logit beyond float32.
 static bool apply(RuleKind kind, double value, Row& row, const History& history, const SampleScratch& scratch) {
-  bool sound = true;
   switch (kind) {
-    case RuleKind::kRepetitionPenalty:
-      penalize(row, static_cast<float>(value), history, scratch, sound);
-      return sound;
-    case RuleKind::kTemperature: {
-      apply_temperature(row, static_cast<float>(value), scratch);
-      const float max = row.max / row.divisor;
-      return max < kInfinity && max > -kInfinity;
-    }
-    case RuleKind::kTopK:
-      keep_top_k(row, value, scratch);
-      return true;
-    case RuleKind::kTopP:
-      keep_top_p(row, value, scratch);
-      return true;
-    case RuleKind::kMinP:
-      keep_min_p(row, value, scratch);
-      return true;
+    case RuleKind::kRepetitionPenalty: penalize(row, static_cast<float>(value), history, scratch); break;
+    case RuleKind::kTemperature: apply_temperature(row, static_cast<float>(value), scratch); break;
+    case RuleKind::kTopK: keep_top_k(row, value, scratch); break;
+    case RuleKind::kTopP: keep_top_p(row, value, scratch); break;
+    case RuleKind::kMinP: keep_min_p(row, value, scratch); break;
   }
-  return false;
+  const float max = row.max / row.divisor;
+  return max < kInfinity && max > -kInfinity;
 }
 
 }  // namespace unspool::UNSPOOL_ISA
