@@ -18,3 +18,9 @@ def test_the_history_is_the_set_of_tokens_in_scope(
         expected = output[:at] if scope == "output" else both if scope == "all" else both[-int(scope) :]
         assert sorted(history.array.tolist()) == sorted(set(expected))
         history.extend(output[at : at + 1])
+
+
+def test_a_long_history_grows() -> None:
+    history = PenaltyHistory("all", list(range(100)))
+    history.extend(range(50, 1000))
+    assert sorted(history.array.tolist()) == list(range(1000))

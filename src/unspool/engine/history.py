@@ -11,43 +11,53 @@ import numpy.typing as npt
 
 
 class PenaltyHistory:
-    """The distinct tokens in a branch's penalty scope, kept up to date token by token.
+    """The distinct tokens in a branch's penalty scope, kept up to date in constant time a token.
 
     scope: ``"output"`` sees generated tokens, ``"all"`` the prompt's too, a number the last n of both.
     """
 
-    __slots__ = ("_array", "_counts", "_window", "scope")
+    __slots__ = ("_buffer", "_counts", "_places", "_window", "scope")
 
     def __init__(self, scope: Literal["output", "all"] | int, prompt: Sequence[int]) -> None:
         self.scope = scope
+        self._buffer: npt.NDArray[np.int32] = np.empty(64, dtype=np.int32)
+        self._places: dict[int, int] = {}
         self._counts: Counter[int] = Counter()
         self._window: deque[int] = deque()
-        self._array: npt.NDArray[np.int32] | None = None
-        if scope == "all":
-            self._counts.update(prompt)
-        elif scope != "output":
-            self.extend(prompt[-scope:])
+        if scope != "output":
+            self.extend(prompt if scope == "all" else prompt[-scope:])
 
     @property
     def array(self) -> npt.NDArray[np.int32]:
-        """[m] the distinct tokens in scope, in no particular order."""
-        if self._array is None:
-            self._array = np.fromiter(self._counts, dtype=np.int32, count=len(self._counts))
-        return self._array
+        """[m] the distinct tokens in scope, in no particular order: a view, valid until the next change."""
+        return self._buffer[: len(self._places)]
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Take in generated tokens; the oldest leave a window."""
-        counts, before = self._counts, len(self._counts)
-        removed = False
         for token in tokens:
-            counts[token] += 1
+            if token not in self._places:
+                self._add(token)
             if isinstance(self.scope, int):
+                self._counts[token] += 1
                 self._window.append(token)
                 if len(self._window) > self.scope:
-                    oldest = self._window.popleft()
-                    counts[oldest] -= 1
-                    if counts[oldest] == 0:
-                        del counts[oldest]
-                        removed = True
-        if removed or len(counts) != before:
-            self._array = None
+                    self._forget(self._window.popleft())
+
+    def _add(self, token: int) -> None:
+        place = len(self._places)
+        if place == len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty_like(self._buffer)])
+        self._buffer[place] = token
+        self._places[token] = place
+
+    def _forget(self, token: int) -> None:
+        """Count a token out; after its last one, the last in the buffer takes its place."""
+        self._counts[token] -= 1
+        if self._counts[token] > 0:
+            return
+        del self._counts[token]
+        place, last = self._places.pop(token), len(self._places)
+        if place != last:
+            moved = int(self._buffer[last])
+            self._buffer[place] = moved
+            self._places[moved] = place
