@@ -71,8 +71,8 @@ static void sample(const SampleTask& task, int n) {
   const Survey found = survey(logits, task.vocabulary, scratch.raw_maxima);
   if (!found.sound) return report_fault(task, n, RowStatus::kNotANumber);
   if (found.max == -kInfinity) return report_fault(task, n, RowStatus::kEmpty);
-  const Row raw = {logits, nullptr, task.vocabulary, found.max, scratch.raw_maxima, 1.0f};
-  const Weight weight = weigh(raw.z, raw.n, raw.max);
+  const Weight weight = weigh(logits, task.vocabulary, found.max);
+  const Row raw = {logits, nullptr, task.vocabulary, found.max, scratch.raw_maxima, 1.0f, weight.total};
   report_best(task, n, raw, weight.total);
 
   Row row = raw;

@@ -24,6 +24,7 @@ struct Row {
   float max;           // of z
   const float* maxima;  // of a dense row's spans
   float divisor;
+  int64_t total;  // of its masses; 0 where that is not known
 };
 
 // f(vector, place of its first lane) over n floats; lanes beyond them hold -infinity.
@@ -53,17 +54,17 @@ struct Survey {
 // The largest of n logits, and those of each span, [ceil(n / 128)][16], to `maxima`.
 static Survey survey(const float* z, int n, float* maxima) {
   f32x16 largest = set(-kInfinity);
-  mask16 sound = first_lanes(16);
+  f32x16 sound = zero();  // stays 0 unless NaN or infinity times 0 is added; costs less than masks do
   for (int from = 0; from < n; from += kSpan) {
     f32x16 of_span = set(-kInfinity);
     for_each_vector(z + from, n - from < kSpan ? n - from : kSpan, [&](f32x16 v, int) {
       of_span = max(of_span, v);
-      sound = sound & (v < set(kInfinity));  // false for NaN
+      sound = sound + max(set(kLowest), v) * zero();  // max gives its second where either is NaN
     });
     store(maxima + from / 8, of_span);
     largest = max(largest, of_span);
   }
-  return {max_of(largest), bits(sound) == 0xffff};
+  return {max_of(largest), bits(sound == zero()) == 0xffff};
 }
 
 static inline int num_maxima(int n) { return (n + kSpan - 1) / kSpan * 16; }
@@ -77,9 +78,9 @@ struct Weight {
 static Weight weigh(const float* z, int n, float max_z) {
   i64x16 total = zero_long(), moment = zero_long();
   for_each_vector(z, n, [&](f32x16 v, int) {
-    const f32x16 x = max(v - set(max_z), set(-87.0f)), e = exp_in_range(x);
-    total = total + mass_of(e);
-    moment = moment + mass_of((zero() - x) * e);
+    const f32x16 x = max(v - set(max_z), set(-87.0f)), w = exp_in_range(x) * set(0x1p40f);
+    total = total + to_long(w);
+    moment = moment + to_long((zero() - x) * w);  // scaled by a power of two, d e^-d rounds the same
   });
   return {sum_long(total), sum_long(moment)};
 }
@@ -114,6 +115,7 @@ static void list_from(Row& row, float level, const SampleScratch& scratch) {
   row.n = collect(row, level, scratch.ids, scratch.logits);
   row.z = scratch.logits;
   row.ids = scratch.ids;
+  row.total = 0;
   if (row.divisor == 1.0f) return;
   divide(row.z, row.n, row.divisor, scratch.logits);  // the arrays have room for a last vector
   row.max /= row.divisor;
@@ -129,6 +131,7 @@ static void settle(Row& row, const SampleScratch& scratch) {
   divide(row.maxima, num_maxima(row.n), row.divisor, scratch.maxima);
   row.z = scratch.row;
   row.maxima = scratch.maxima;
+  row.total = 0;
   row.max /= row.divisor;
   row.divisor = 1.0f;
 }

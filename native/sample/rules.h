@@ -36,6 +36,7 @@ static void penalize(Row& row, float r, const History& history, const SampleScra
   for (int64_t i = 0; i < history.n; i++) scratch.seen[history.tokens[i] >> 6] = 0;
   row.max = survey(row.z, row.n, scratch.maxima).max;
   row.maxima = scratch.maxima;
+  row.total = 0;
 }
 
 static void apply_temperature(Row& row, float temperature, const SampleScratch& scratch) {
@@ -84,7 +85,9 @@ static int64_t weigh_band(const Row& row, const SampleScratch& scratch) {
 static void keep_top_p(Row& row, double p, const SampleScratch& scratch) {
   if (p >= 1) return;
   settle(row, scratch);
-  const int64_t total = row.ids ? weigh_band(row, scratch) : weigh(row.z, row.n, row.max).total;
+  const int64_t total = row.ids      ? weigh_band(row, scratch)
+                        : row.total  ? row.total
+                                     : weigh(row.z, row.n, row.max).total;
   int64_t target = static_cast<int64_t>(p * static_cast<double>(total)) - (total >> 24);
   if (target < 1) target = 1;
   if (!row.ids) {

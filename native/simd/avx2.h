@@ -203,20 +203,32 @@ template <int N>
 static inline i32x16 shift_right(i32x16 a) {  // zeros come in
   return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)};
 }
-// The chosen lanes in a row, up to 64 bytes written; returns how many they are.
-static inline int compress(float* p, f32x16 a, mask16 m) {
-  float lane[16];
-  store(lane, a);
-  int n = 0;
-  for (uint32_t left = bits(m); left; left &= left - 1) p[n++] = lane[__builtin_ctz(left)];
-  return n;
+// For each choice of eight lanes, their numbers in a row, a byte each.
+struct ChosenLanes {
+  uint64_t numbers[256] = {};
+  constexpr ChosenLanes() {
+    for (unsigned choice = 0; choice < 256; choice++) {
+      for (unsigned lane = 0, at = 0; lane < 8; lane++) {
+        if (choice >> lane & 1u) numbers[choice] |= static_cast<uint64_t>(lane) << 8 * at++;
+      }
+    }
+  }
+};
+static constexpr ChosenLanes kChosenLanes;
+static inline __m256i compress_half(__m256i a, uint32_t choice) {
+  const __m128i numbers = _mm_cvtsi64_si128(static_cast<int64_t>(kChosenLanes.numbers[choice]));
+  return _mm256_permutevar8x32_epi32(a, _mm256_cvtepu8_epi32(numbers));
 }
+// The chosen lanes in a row, up to 64 bytes written; returns how many they are.
 static inline int compress(int32_t* p, i32x16 a, mask16 m) {
-  int32_t lane[16];
-  store_int(lane, a);
-  int n = 0;
-  for (uint32_t left = bits(m); left; left &= left - 1) p[n++] = lane[__builtin_ctz(left)];
-  return n;
+  const uint32_t chosen = bits(m);
+  const int low = __builtin_popcount(chosen & 255u);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), compress_half(a.lo, chosen & 255u));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + low), compress_half(a.hi, chosen >> 8));
+  return low + __builtin_popcount(chosen >> 8);
+}
+static inline int compress(float* p, f32x16 a, mask16 m) {
+  return compress(reinterpret_cast<int32_t*>(p), as_int(a), m);
 }
 static inline void multiply_half(__m256i a, __m256i factor, __m256i& high, __m256i& low) {
   const __m256i even = _mm256_mul_epu32(a, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);

@@ -8,9 +8,12 @@ namespace unspool::UNSPOOL_ISA {
 // Separate multiplications and additions only (the build forbids contraction), so that NumPy's float32
 // and every instruction set give the same bits: unspool.sampling.distribution.exp is the twin.
 // Method: x = n log 2 + r with |r| <= log(2) / 2, a polynomial of degree 6 in r (Cephes' expf), and n
-// added to the exponent's bits.
+// added to the exponent's bits. A float just above 2^23 counts in ones: adding 1.5 * 2^23 rounds to an
+// integer, ties to even, and leaves it in the lowest bits.
 static inline f32x16 exp_in_range(f32x16 x) {
-  const f32x16 n = round(x * set(1.44269504088896341f));
+  const f32x16 shifter = set(0x1.8p23f);
+  const f32x16 shifted = x * set(1.44269504088896341f) + shifter;
+  const f32x16 n = shifted - shifter;
   const f32x16 r = (x - n * set(0.693359375f)) - n * set(-2.12194440e-4f);
   f32x16 p = set(1.9875691500e-4f);
   p = p * r + set(1.3981999507e-3f);
@@ -19,7 +22,7 @@ static inline f32x16 exp_in_range(f32x16 x) {
   p = p * r + set(1.6666665459e-1f);
   p = p * r + set(5.0000001201e-1f);
   p = p * (r * r) + (r + set(1.0f));
-  return as_float(as_int(p) + shift_left<23>(to_int(n)));
+  return as_float(as_int(p) + shift_left<23>(as_int(shifted)));
 }
 
 // e^x for x <= 88; exactly 0 below -87, NaN for NaN.
