@@ -213,10 +213,7 @@ def test_a_kept_path_moved_into_order_continues_as_if_it_had_been_run_plainly() 
 def test_what_lies_in_unused_slots_never_reaches_a_row() -> None:
     """Stale keys and values, infinite or not, are neither read nor multiplied by zero."""
     spec = SHAPES["grouped"]
-    backend = make(spec, TensorType.F32)
-    (clean,) = make_sequences([20], spec.vocab_size)
-    advance(backend, [(clean, 20)])
-    huge = {role: t for role, t in make_tensors(random_weights(spec, std=3e4), TensorType.F32).items()}
+    huge = make_tensors(random_weights(spec, std=3e4), TensorType.F32)
     poisoned = CpuBackend(spec, huge, threads=2)
     poisoned.allocate(64)
     (again,) = make_sequences([20], spec.vocab_size)

@@ -33,7 +33,7 @@ class StepBatch:
     slots: Int32Array
     """[T] physical slot (``block * 16 + offset``) that the token's keys and values go to."""
     parents: Int32Array
-    """[T] index in this step of the preceding token, in the same run and earlier, or -1: the cached context."""
+    """[T] index in this step of the preceding token, earlier in the same run; -1: the cached context."""
     run_starts: Int32Array
     """[S + 1] first token of each run; ``run_starts[S] == T``."""
     block_table: Int32Array

@@ -36,8 +36,8 @@ class CpuBackend:
 
     Args:
         spec: the model's sizes.
-        tensors: by role, as ``unspool.model`` names them. Weights are repacked; only an embedding table that is
-            not also the head is read from its tensor afterwards.
+        tensors: by role, as ``unspool.model`` names them. Weights are repacked; only an embedding table that
+            is not also the head is read from its tensor afterwards.
         threads: default the physical cores that this process may use. A row's bits do not depend on it.
         instruction_set: ``auto`` or one of ``unspool._native.instruction_sets()``. A row's bits do not depend
             on it either.

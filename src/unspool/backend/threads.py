@@ -22,7 +22,7 @@ def default_threads() -> int:
     return max(1, min(limits))
 
 
-def shared_pool(threads: int | None) -> Pool:
+def shared_pool(threads: object) -> Pool:
     """This process's pool of that many threads (default: ``default_threads()``); backends share it.
 
     Raises:
@@ -51,21 +51,22 @@ def _physical_cores(processors: set[int]) -> int:
     return len(cores)
 
 
-def _cgroup_quotas() -> list[int]:
+def _cgroup_quotas(
+    membership: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> list[int]:
     """Whole processors that each cgroup on this process's path may use, where one has a quota."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = membership.read_text().splitlines()
     except OSError:
         return []
     quotas = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        root = Path("/sys/fs/cgroup") if not controllers else Path("/sys/fs/cgroup") / controllers
+        root = mount / controllers if controllers else mount
         here = root / path.lstrip("/")
         for folder in (here, *here.parents):
-            if root not in (folder, *folder.parents):
-                break
-            quotas += _quota_of(folder)
+            if root in (folder, *folder.parents):
+                quotas += _quota_of(folder)
     return quotas
 
 

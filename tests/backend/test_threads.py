@@ -1,0 +1,112 @@
+"""Threads: as many as there is room for, asleep when there is nothing to do, never in a forked child."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.backend.steps import advance, make_sequences
+from tests.reference.tiny import make_tensors, random_weights, tiny_spec
+from unspool.backend import threads as threads_module
+from unspool.backend.cpu import CpuBackend
+from unspool.backend.threads import default_threads, shared_pool
+from unspool.errors import BackendError
+from unspool.model.tensor import TensorType
+
+
+def make(threads: int) -> CpuBackend:
+    backend = CpuBackend(
+        tiny_spec(), make_tensors(random_weights(tiny_spec()), TensorType.Q8_0), threads=threads
+    )
+    backend.allocate(32)
+    return backend
+
+
+def test_the_default_respects_the_affinity_mask() -> None:
+    allowed = os.sched_getaffinity(0)
+    assert 1 <= default_threads() <= len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert default_threads() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize(
+    ("files", "quotas"),
+    [
+        ({"a/b/cpu.max": "150000 100000"}, [1]),
+        ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, [4]),
+        ({"a/b/cpu.max": "5000 100000"}, [1]),
+        ({"a/b/cpu.max": "nonsense"}, []),
+        ({"a/b/cpu.cfs_quota_us": "300000", "a/b/cpu.cfs_period_us": "100000"}, [3]),
+        ({"a/b/cpu.cfs_quota_us": "-1", "a/b/cpu.cfs_period_us": "100000"}, []),
+        ({}, []),
+    ],
+)
+def test_a_cgroup_quota_counts_wherever_on_the_path_it_is_set(
+    tmp_path: Path, files: dict[str, str], quotas: list[int]
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    membership = tmp_path / "membership"
+    membership.write_text("0::/a/b\n")
+    assert threads_module._cgroup_quotas(membership, tmp_path) == quotas
+
+
+def test_backends_share_one_pool() -> None:
+    assert shared_pool(2) is shared_pool(2)
+    assert make(2).threads == 2
+
+
+def test_idle_workers_sleep() -> None:
+    """Processor time of the whole process while nothing is asked of a pool of four."""
+    backend = make(4)
+    (branch,) = make_sequences([8], tiny_spec().vocab_size)
+    advance(backend, [(branch, 8)])
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.1
+
+
+def test_python_threads_that_step_at_once_get_what_each_would_alone() -> None:
+    backends = [make(2) for _ in range(4)]
+    branches = [make_sequences([60], tiny_spec().vocab_size, seed)[0] for seed in range(4)]
+    expected = []
+    for seed in range(4):
+        backend, (branch,) = make(1), make_sequences([60], tiny_spec().vocab_size, seed)
+        advance(backend, [(branch, 60)])
+        expected.append(np.stack(branch.logits).tobytes())
+
+    def work(i: int) -> None:
+        while branches[i].left:
+            advance(backends[i], [(branches[i], 1)])
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [np.stack(b.logits).tobytes() for b in branches] == expected
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_told_instead_of_hanging() -> None:
+    backend = make(2)
+    (branch,) = make_sequences([4], tiny_spec().vocab_size)
+    child = os.fork()
+    if child == 0:
+        try:
+            advance(backend, [(branch, 4)])
+        except BackendError as error:
+            os._exit(7 if "fork" in str(error) else 8)
+        os._exit(9)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
