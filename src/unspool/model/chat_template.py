@@ -128,9 +128,10 @@ def encode_chat(
     so that it falls into the tokens that it would fall into if nobody told messages and template apart.
 
     A template may look into the messages (for the end of a thought, say), and render differently with
-    stand-ins. Then only special tokens that messages spell, and beginnings and ends of them at the edges of a
-    text, are replaced; the result counts if it gives the plain rendering back and the template writes the
-    special tokens that it writes for opaque messages. Otherwise nobody can tell whose a special token is, and
+    stand-ins. Then the plain rendering counts if it has the special tokens that the template writes for
+    opaque messages, and no others. Failing that, only special tokens that messages spell, and beginnings and
+    ends of them at the edges of a text, are replaced; the result counts if it gives the plain rendering back
+    and has the template's special tokens. Otherwise nobody can tell whose a special token is, and
     ``ParameterError`` says so.
 
     Raises what ``ChatTemplate.render`` raises, too.
@@ -172,8 +173,10 @@ def _with_known_origins(
     spelled = _mapped(messages, lambda text: _without_specials(text, tokenizer, there))
     if spelled == _mapped(messages, lambda text: text):
         return plain  # no message spells anything of a special token
-    shown = _try_render(render, spelled)
     find = tokenizer.special_pattern.findall
+    if opaque is not None and find(plain) == find(opaque):
+        return plain  # what messages spell did not outlive the template
+    shown = _try_render(render, spelled)
     if opaque is None or shown is None or shown.translate(back) != plain or find(shown) != find(opaque):
         raise ParameterError(_undecided(messages, tokenizer.special_pattern))
     return shown

