@@ -71,7 +71,7 @@ def transformers_llama(spec: ModelSpec, weights: Weights) -> Any:
                 weight = to_halves(weight, spec.num_heads if ours == "attn_q" else spec.num_kv_heads)
             state[f"model.layers.{layer}.{theirs}.weight"] = weight
     model = transformers.LlamaForCausalLM(config).float().eval()
-    model.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state.items()})
+    model.load_state_dict({name: torch.from_numpy(w.copy()) for name, w in state.items()})
     return model
 
 
