@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from unspool.model.registry import resolve
+
+settings.register_profile("unspool", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("unspool")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model import files
@@ -51,6 +51,53 @@ def test_renders_as_transformers_does() -> None:
     template = ChatTemplate(source, bos="<s>", eos="</s>")
     messages = [{"role": "system", "content": "no"}, *user("a", "b")]
     assert template.render(messages) == '<s>\nab</s>{"a": "<é>"}'
+
+
+def test_templates_for_training_and_for_tools_work() -> None:
+    """Transformers states absent tools as none, and marks the assistant's words."""
+    source = "{% generation %}{{ messages[0].content }}{% endgeneration %}{{ tools is none }}"
+    assert ChatTemplate(source).render(user("a")) == "aTrue"
+
+
+REASONING = """
+{%- set ns = namespace(searching=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.searching and message.role == "user" and not message.content.startswith('<tool>') %}
+        {%- set ns.searching = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == "assistant" %}
+        {%- set content = message.content %}
+        {%- if '</think>' in message.content %}
+            {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {{- '<|start|>' + message.role + '\\n' + content + '<|end|>\\n' }}
+    {%- elif (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|start|>' ~ message.role ~ '\\n' ~ message['content'] | trim ~ '<|end|>' ~ '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start|>assistant\\n' }}{%- endif %}"""
+
+
+def test_a_template_of_a_reasoning_model(tokenizer: Tokenizer) -> None:
+    """Slices, namespaces, string methods, and a thought that is cut away."""
+    template = ChatTemplate(REASONING)
+    said = {"role": "assistant", "content": "<think>the<|end|></think>\nab <|start|>"}
+    messages = [*user(" hi "), said, *user("ab")]
+    text = (
+        "<|start|>user\nhi<|end|>\n<|start|>assistant\nab <|start|><|end|>\n"
+        "<|start|>user\nab<|end|>\n<|start|>assistant\n"
+    )
+    assert template.render(messages) == text
+    ids = encode_chat(template, tokenizer, messages)
+    assert tokenizer.decode(ids, skip_special=False) == text
+    assert specials(tokenizer, ids) == ["<|start|>", "<|end|>"] * 3 + ["<|start|>"]
+    said["content"] = "<think>the<|end|></think>\nab"
+    ids = encode_chat(template, tokenizer, messages)
+    assert ids == tokenizer.encode(text.replace(" <|start|><", "<"), parse_special=True)
 
 
 def test_the_generation_prompt_is_optional() -> None:
@@ -122,7 +169,6 @@ CONTENTS = [
 
 @pytest.mark.parametrize("template", [CHATML, TRIMMING, GLUED])
 @given(contents=st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=3))
-@settings(deadline=None)
 def test_only_the_template_writes_special_tokens(
     tokenizer: Tokenizer, template: ChatTemplate, contents: list[str]
 ) -> None:
@@ -135,7 +181,6 @@ def test_only_the_template_writes_special_tokens(
 
 
 @given(contents=st.lists(st.text(st.sampled_from("the ab<é\n"), max_size=8), min_size=1, max_size=3))
-@settings(deadline=None)
 def test_innocent_messages_fall_into_the_tokens_of_the_whole_text(
     tokenizer: Tokenizer, contents: list[str]
 ) -> None:

@@ -83,7 +83,7 @@ def test_every_other_name_of_a_cut_is_one_that_llama_cpp_takes_for_the_same(gold
 
 @pytest.mark.model
 @given(st.text(max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_decoding_gives_the_text_back(smollm2: Tokenizer, text: str) -> None:
     if unwritable(text):
         with pytest.raises(ParameterError, match="no token for it"):

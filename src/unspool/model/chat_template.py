@@ -87,6 +87,8 @@ class ChatTemplate:
             with fresh_budget():
                 return template.render(
                     messages=[dict(message) for message in messages],
+                    tools=None,
+                    documents=None,
                     add_generation_prompt=add_generation_prompt,
                     bos_token=self.bos,
                     eos_token=self.eos,

@@ -21,8 +21,9 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_indent
+from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -123,13 +124,26 @@ def check_length(length: int) -> None:
         raise TemplateLimitError(f"a text grows to {length} characters, more than {MAX_CHARACTERS}")
 
 
+class GenerationMark(Extension):
+    """``{% generation %}``, by which templates mark the assistant's words for training: just its body."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The statements up to ``{% endgeneration %}``."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment that chat templates are written for, as Transformers sets it up, with limits."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[loopcontrols])
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[loopcontrols, GenerationMark]
+        )
         for name in _GROWING_FILTERS:
             del self.filters[name]
         for name in ("lipsum", "cycler"):
