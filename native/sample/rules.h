@@ -99,11 +99,12 @@ static void keep_top_p(Row& row, double p, const SampleScratch& scratch) {
   keep_segment(row, cut_at<true>({scratch.band_z, scratch.band_e, row.n}, row.max, target), scratch);
 }
 
-// Min-p, for masses w relative to the largest, 2^40. Of a dense row, only what is near the level is weighed.
+// Min-p, for masses w relative to the largest, 2^40. Of a dense row, only what is near the level is weighed:
+// a mass that rounds to it is at least half a unit less.
 static void keep_min_p(Row& row, double m, const SampleScratch& scratch) {
   const int64_t full = static_cast<int64_t>(m * 0x1p40), level = full - (full >> 21);
   if (level < 1) return;
-  const double depth = -natural_log(static_cast<double>(level) * 0x1p-40) + 0.001;
+  const double depth = -natural_log((static_cast<double>(level) - 0.5) * 0x1p-40) + 0.001;
   list_from(row, below(row, row.max - row.divisor * depth), scratch);
   int kept = 0;
   for_each_vector(row.z, row.n, [&](f32x16 v, int at) {
