@@ -77,10 +77,26 @@ struct Weight {
 // What n logits weigh, whatever the order.
 static Weight weigh(const float* z, int n, float max_z) {
   i64x16 total = zero_long(), moment = zero_long();
-  for_each_vector(z, n, [&](f32x16 v, int) {
-    const f32x16 x = max(v - set(max_z), set(-87.0f)), w = exp_in_range(x) * set(0x1p40f);
-    total = total + to_long(w);
-    moment = moment + to_long((zero() - x) * w);  // scaled by a power of two, d e^-d rounds the same
+  const auto add = [&](auto& x) {  // logits less the largest
+    constexpr int kVectors = sizeof x / sizeof x[0];
+    f32x16 w[kVectors];
+    for (int i = 0; i < kVectors; i++) w[i] = x[i] = max(x[i], set(-87.0f));
+    exp_in_range(w);
+    for (int i = 0; i < kVectors; i++) {
+      w[i] = w[i] * set(0x1p40f);
+      total = total + to_long(w[i]);
+      moment = moment + to_long((zero() - x[i]) * w[i]);  // scaled by a power of two, d e^-d rounds the same
+    }
+  };
+  int from = 0;
+  for (; from + 16 * kExpVectors <= n; from += 16 * kExpVectors) {
+    f32x16 x[kExpVectors];
+    for (int i = 0; i < kExpVectors; i++) x[i] = load(z + from + 16 * i) - set(max_z);
+    add(x);
+  }
+  for_each_vector(z + from, n - from, [&](f32x16 v, int) {
+    f32x16 x[1] = {v - set(max_z)};
+    add(x);
   });
   return {sum_long(total), sum_long(moment)};
 }

@@ -52,6 +52,7 @@ static void apply_temperature(Row& row, float temperature, const SampleScratch& 
 // A level that at least k logits of a dense row reach and not many more do: the k-th largest of the maxima
 // of eight logits each. For a large k, one that all tokens reach that are not banned.
 static float level_of_top(const Row& row, int64_t k, const SampleScratch& scratch) {
+  if (k == 1) return row.max;
   const int n = num_maxima(row.n);
   if (k > n / 2) return kLowest;
   std::memcpy(scratch.band_z, row.maxima, static_cast<size_t>(n) * sizeof(float));

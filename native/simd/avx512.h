@@ -102,6 +102,10 @@ static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return d
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 // What sampling needs.
+
+// Vectors whose exponentials are computed side by side: what the registers hold.
+constexpr int kExpVectors = 4;
+
 struct i64x16 { __m512i lo, hi; };
 
 static inline f32x16 load_first(const float* p, int n, float rest) {  // n in 0..16

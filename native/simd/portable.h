@@ -152,6 +152,10 @@ static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return d
 static inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // What sampling needs.
+
+// Vectors whose exponentials are computed side by side: what the registers hold.
+constexpr int kExpVectors = 1;
+
 struct i64x16 { int64_t v[16]; };
 
 static inline f32x16 load_first(const float* p, int n, float rest) { UNSPOOL_LANES(f32x16, i < n ? p[i] : rest); }
