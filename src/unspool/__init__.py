@@ -26,12 +26,13 @@ from unspool.errors import (
 if TYPE_CHECKING:
     from unspool.llm import LLM
     from unspool.params import SamplingParams
-    from unspool.results import Candidate, Chunk, Generation, Score, Timing, Token, Usage
+    from unspool.results import Alternative, Candidate, Chunk, Generation, Score, Timing, Token, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "Alternative",
     "BackendError",
     "Candidate",
     "Chunk",
@@ -53,7 +54,8 @@ _HOMES = {
     "LLM": "unspool.llm",
     "SamplingParams": "unspool.params",
     **dict.fromkeys(
-        ("Candidate", "Chunk", "Generation", "Score", "Timing", "Token", "Usage"), "unspool.results"
+        ("Alternative", "Candidate", "Chunk", "Generation", "Score", "Timing", "Token", "Usage"),
+        "unspool.results",
     ),
 }
 

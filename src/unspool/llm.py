@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -168,7 +168,7 @@ class LLM:
         prompt: str | Sequence[int] | npt.NDArray[np.integer[Any]],
         params: SamplingParams | None = None,
         **settings: Unpack[Settings],
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         """Continue one prompt, piece by piece as it is generated: see ``Chunk``.
 
         What no longer may become a stop string is given at once, whole characters only. Closing the
@@ -210,7 +210,7 @@ class LLM:
         *,
         continue_final_message: bool = False,
         **settings: Unpack[Settings],
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         """Reply to a chat, piece by piece: as ``chat``, as ``stream``."""
         run, dropped = self._start_chat(messages, SamplingParams.of(params, settings), continue_final_message)
         return self._stream(run, dropped)
@@ -262,7 +262,7 @@ class LLM:
             pass
         return run.generation(dropped_messages)
 
-    def _stream(self, run: Run, dropped_messages: int = 0) -> Iterator[Chunk]:
+    def _stream(self, run: Run, dropped_messages: int = 0) -> Generator[Chunk, None, None]:
         unfinished = len(run.branches)
         with closing(run.steps()) as steps:
             for grown in steps:

@@ -14,6 +14,8 @@ from unspool.sampling.chain import Chain, compile_chain
 
 MAX_LOGPROBS = 32
 """The most alternatives that can be reported for a token."""
+MAX_SAMPLES = 4096
+"""The most samples that one request can draw."""
 
 
 class Settings(TypedDict, total=False):
@@ -79,7 +81,7 @@ class SamplingParams:
     seed: int | None = None
     """Fixes every draw; 0 to 2**64 - 1. ``None``: drawn, and returned with the result."""
     n: int = 1
-    """How many samples to draw of the prompt; at least 1. They differ under one seed."""
+    """How many samples to draw of the prompt; 1 to 4096. They differ under one seed."""
     logprobs: int = 0
     """How many of the most probable tokens to report beside each drawn one; 0 to 32."""
 
@@ -144,7 +146,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "top_k": (0, math.inf, "a whole number, at least 0 (0 is off)"),
     "max_tokens": (1, math.inf, "a whole number, at least 1"),
     "seed": (0, 2**64 - 1, "a whole number from 0 to 2**64 - 1"),
-    "n": (1, math.inf, "a whole number, at least 1"),
+    "n": (1, MAX_SAMPLES, f"a whole number from 1 to {MAX_SAMPLES}"),
     "logprobs": (0, MAX_LOGPROBS, f"a whole number from 0 to {MAX_LOGPROBS}"),
 }
 

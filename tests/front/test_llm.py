@@ -93,7 +93,7 @@ def test_closing_a_stream_frees_everything(llm: LLM) -> None:
     chunks = llm.stream(PROMPT, max_tokens=50, ignore_eos=True)
     next(chunks)
     assert free_blocks(llm)[0] < free_blocks(llm)[1]
-    chunks.close()  # type: ignore[attr-defined]
+    chunks.close()
     assert free_blocks(llm)[0] == free_blocks(llm)[1]
     unread = llm.stream(PROMPT)
     assert free_blocks(llm)[0] == free_blocks(llm)[1]

@@ -28,7 +28,7 @@ from unspool.sampling.plan import RuleKind
         *[("stop_token_ids", v) for v in ("5", [-1], [1.5], 5, [True], {1: 2})],
         *[(n, v) for n in ("include_stop", "skip_special_tokens", "ignore_eos") for v in (1, "yes", None)],
         *[("seed", v) for v in (-1, 2**64, 1.0, "1", True)],
-        *[("n", v) for v in (0, -1, 1.0, None, True)],
+        *[("n", v) for v in (0, -1, 4097, 1.0, None, True)],
         *[("logprobs", v) for v in (-1, 33, 1.0, None, True)],
     ],
 )

@@ -14,8 +14,6 @@ from unspool.cli.terminal import note, write
 from unspool.errors import ParameterError, UnspoolError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from unspool.llm import LLM
     from unspool.params import Settings
     from unspool.results import Chunk
@@ -47,10 +45,10 @@ def chat(
     threads: options.Threads = None,
     cache_tokens: options.CacheTokens = None,
 ) -> None:
-    """Talk with a model; /help lists what can be typed beside messages.
+    """Talk with a model.
 
-    Each line of standard input is a message. The conversation's oldest turns are dropped where they no
-    longer fit in the context.
+    Each line of standard input is a message; /help lists what else can be typed. The conversation's
+    oldest turns are dropped where they no longer fit in the context.
     """
     from unspool.params import SamplingParams
 
@@ -154,15 +152,16 @@ class ChatSession:
         messages = [*self.messages, {"role": "user", "content": text}]
         said: list[str] = []
         last: Chunk | None = None
-        chunks = cast("Generator[Chunk]", self.llm.stream_chat(messages, **self.settings))
         try:
-            with closing(chunks):
+            with closing(self.llm.stream_chat(messages, **self.settings)) as chunks:
                 for last in chunks:
                     said.append(last.text)
                     write(last.text)
         except KeyboardInterrupt:
             write("\n")
             note("(interrupted)")
+            if not said:
+                return
         else:
             write("\n")
         self.messages = [*messages, {"role": "assistant", "content": "".join(said)}]

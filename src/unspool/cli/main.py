@@ -10,6 +10,7 @@ import typer
 import unspool
 from unspool.cli.chat import chat
 from unspool.cli.generate import generate
+from unspool.cli.models import info, models, pull
 from unspool.errors import ParameterError, UnspoolError
 
 app = typer.Typer(
@@ -20,8 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command()(generate)
-app.command()(chat)
+for command in (generate, chat, pull, models, info):
+    app.command()(command)
 
 
 def show_version(wanted: bool) -> None:
@@ -46,7 +47,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        app()
+        app(prog_name="unspool")
     except UnspoolError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ParameterError) else 1)
