@@ -226,9 +226,11 @@ nb::tuple sample(Pool& pool, const std::string& instruction_set, Logits logits, 
 }  // namespace
 
 void bind_sample(nb::module_& module) {
+  // No conversions: an array of another type would be cut to fit in silence.
   module.def("sample", &sample, nb::arg("pool"), nb::arg("instruction_set"), nb::arg("logits").noconvert(),
-             nb::arg("rows"), nb::arg("chain_starts"), nb::arg("kinds"), nb::arg("values"), nb::arg("history_starts"),
-             nb::arg("history"), nb::arg("keys"), nb::arg("positions"), nb::arg("sample_indices"),
+             nb::arg("rows").noconvert(), nb::arg("chain_starts").noconvert(), nb::arg("kinds").noconvert(),
+             nb::arg("values").noconvert(), nb::arg("history_starts").noconvert(), nb::arg("history").noconvert(),
+             nb::arg("keys").noconvert(), nb::arg("positions").noconvert(), nb::arg("sample_indices").noconvert(),
              nb::arg("num_logprobs"),
              "Run each planned row's chain and draw: the arrays of a SamplePlan in, those of a RowResults out.\n\n"
              "Raises ValueError for a plan that does not fit the logits.");

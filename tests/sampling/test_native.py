@@ -202,6 +202,14 @@ def test_a_plan_that_does_not_fit_is_refused(
         sample_natively(logits, change(plan))
 
 
+def test_arrays_of_another_type_are_refused_not_cut_to_fit() -> None:
+    plan = plan_of([Planned()])
+    for name in ("rows", "history", "keys", "positions", "values"):
+        wrong: dict[str, Any] = {name: np.zeros(1, np.int16)}
+        with pytest.raises(TypeError):
+            sample_natively(np.zeros((1, 9), np.float32), replace(plan, **wrong))
+
+
 def test_logits_of_another_kind_are_refused() -> None:
     plan = plan_of([Planned()])
     pool = _native.Pool(1)
