@@ -31,6 +31,8 @@ Message = Mapping[str, Any]
 
 DEFAULT_CACHE_MEMORY = 1 << 30
 """Bytes that the default cache may take."""
+MAX_CACHE_BLOCKS = (2**31 - 1) // 16
+"""Slots are numbered in 32 bits."""
 CHAT_MAX_TOKENS = 1024
 """The longest reply of a chat, where ``max_tokens`` is not given."""
 
@@ -316,16 +318,18 @@ def cache_blocks(spec: ModelSpec, cache_tokens: int | None, cache_memory: int | 
     if cache_tokens is not None and cache_memory is not None:
         raise ParameterError("give cache_tokens or cache_memory, not both")
     if cache_tokens is not None:
-        return blocks_for_tokens(check_count("cache_tokens", cache_tokens))
-    if cache_memory is None:
-        return min(
-            blocks_for_tokens(spec.context_length), max(blocks_for_memory(DEFAULT_CACHE_MEMORY, per_token), 1)
-        )
-    blocks = blocks_for_memory(check_count("cache_memory", cache_memory), per_token)
+        blocks = blocks_for_tokens(check_count("cache_tokens", cache_tokens))
+    elif cache_memory is not None:
+        blocks = blocks_for_memory(check_count("cache_memory", cache_memory), per_token)
+    else:
+        fitting = blocks_for_memory(DEFAULT_CACHE_MEMORY, per_token)
+        return max(1, min(blocks_for_tokens(spec.context_length), fitting))
     if blocks < 1:
         raise ParameterError(
             f"cache_memory={cache_memory} bytes hold no block of 16 tokens, which takes {16 * per_token}"
         )
+    if blocks > MAX_CACHE_BLOCKS:
+        raise ParameterError(f"a cache holds at most {16 * MAX_CACHE_BLOCKS} tokens; ask for fewer")
     return blocks
 
 

@@ -55,6 +55,7 @@ class Engine:
         num_blocks: int,
         settings: Settings | None = None,
     ) -> None:
+        backend.allocate(num_blocks)
         self.pool = BlockPool(num_blocks)
         self.backend = backend
         self.vocabulary = vocabulary
@@ -72,7 +73,6 @@ class Engine:
         self._held_blocks = 0
         self._holders: Counter[int] = Counter()
         self._numbers = itertools.count(1)
-        backend.allocate(num_blocks)
 
     def start(self, prompt: Sequence[int], params: SamplingParams) -> Run:
         """A run of one request, checked; nothing is computed before its steps are taken.

@@ -47,10 +47,11 @@ class Run:
                 yield self._first(root)
                 for start in range(0, len(self.branches), group):
                     live = [b for b in self.branches[start : start + group] if b.finish_reason is None]
-                    for branch in live:
-                        branch.table = root.fork()
-                    if start + group >= len(self.branches):
-                        root.free()
+                    with self.engine.lock:
+                        for branch in live:
+                            branch.table = root.fork()
+                        if start + group >= len(self.branches):
+                            root.free()
                     yield from self._decode(live)
             finally:
                 with self.engine.lock:
