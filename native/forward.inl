@@ -40,17 +40,22 @@ struct Worker {
   }
 
   // Row t of an input from floats, in the forms that the input has room for.
-  void put(const float* row, const Activations& input, const Tiling& tiling, int t) const {
-    if (input.codes) quantize_row(row, input, tiling, t);
+  void put(const float* row, const Activations& input, const Activations* fine, const Tiling& tiling, int t) const {
+    if (input.codes) quantize_row(row, input, fine, tiling, t);
     if (input.floats) copy_floats(row, input.columns, input.floats + static_cast<size_t>(input.columns) * t);
   }
 
-  const Activations& normalize(const float* weight) {
+  const Activations& normalize(const float* weight, const Activations* fine) {
     return prepare(step.hidden_input, step.alone, step.batch.num_tokens, [&](const Activations& input, int t) {
       float* row = scratch.row;
       rms_norm(residual(t), weight, model.spec.hidden_size, model.spec.norm_epsilon, row);
-      put(row, input, step.tiling, t);
+      put(row, input, fine, step.tiling, t);
     });
+  }
+
+  // Room for what int8 rounds away of the values' input, where the values' weights are multiplied as integers.
+  const Activations* fine_input(const Layer& weights) const {
+    return is_quantized(weights.value.type) ? &step.fine_input[step.alone ? worker : 0] : nullptr;
   }
 
   void embed() {
@@ -59,9 +64,12 @@ struct Worker {
     barrier();
   }
 
-  // Queries rotated and scaled; keys rotated, and keys and values written to the cache.
-  void project(int layer, const Activations& input) {
+  // Queries rotated and scaled; keys rotated, and keys and values written to the cache. Of all matrices the
+  // values' suffers most from an input in int8, and it is small: it alone takes the fine part too.
+  void project(int layer) {
     const Layer& weights = model.layers[layer];
+    const Activations* fine = fine_input(weights);
+    const Activations& input = normalize(weights.attention_norm.data(), fine);
     const Spec& spec = model.spec;
     const StepBatch& b = step.batch;
     const auto rotate = [&](f32x16 v, int t, int d) {
@@ -70,7 +78,7 @@ struct Worker {
       return fma(v, load(cosines), swap_pairs(v) * load(sines));
     };
     const f32x16 scale = set(1.0f / __builtin_sqrtf(static_cast<float>(spec.head_dim)));
-    multiply(weights.query, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+    multiply(weights.query, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
       for (int t = first; t < first + n; t++, out += 16) {
         const f32x16 q = rotate(load(out), t, 16 * panel % spec.head_dim) * scale;
         store(step.queries + static_cast<size_t>(spec.query_size()) * t + 16 * panel, q);
@@ -78,7 +86,7 @@ struct Worker {
     });
     // An infinite half would turn later rows into NaN: the cache saturates.
     const auto to_halves = [](f32x16 v, uint16_t* out) { store_half(out, max(set(-65504.0f), min(set(65504.0f), v))); };
-    multiply(weights.key, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+    multiply(weights.key, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
       const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
       for (int t = first; t < first + n; t++, out += 16) {
         uint16_t halves[16];
@@ -87,7 +95,7 @@ struct Worker {
         for (int i = 0; i < 16; i++) keys[kBlock * i] = halves[i];
       }
     });
-    multiply(weights.value, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+    multiply(weights.value, worker, input, fine, step.tiling, [&](int panel, int first, int n, const float* out) {
       const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
       for (int t = first; t < first + n; t++, out += 16) {
         uint16_t* keys = model.cache.keys(b.slots[t] / kBlock, layer, head);
@@ -110,12 +118,12 @@ struct Worker {
     return prepare(step.attended_input, step.alone, step.batch.num_tokens, [&](const Activations& input, int t) {
       float* row = step.attended + size * t;
       if (step.split_pieces) merge_parts(model, step, t, row = scratch.row);
-      put(row, input, step.tiling, t);
+      put(row, input, nullptr, step.tiling, t);
     });
   }
 
   void add_to_residual(const Matrix& matrix, const Activations& input) {
-    multiply(matrix, worker, input, step.tiling, [&](int panel, int first, int n, const float* out) {
+    multiply(matrix, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
       for (int t = first; t < first + n; t++, out += 16) {
         float* x = residual(t) + 16 * panel;
         store(x, load(x) + load(out));
@@ -157,9 +165,9 @@ struct Worker {
     if (!b.num_rows) return;
     const Activations& input = prepare(step.hidden_input, step.head_alone, b.num_rows, [&](const Activations& into, int r) {
       norm(b.rows[r], scratch.row);
-      put(scratch.row, into, step.head_tiling, r);
+      put(scratch.row, into, nullptr, step.head_tiling, r);
     });
-    multiply(model.head, worker, input, step.head_tiling, [&](int panel, int first, int n, const float* out) {
+    multiply(model.head, worker, input, nullptr, step.head_tiling, [&](int panel, int first, int n, const float* out) {
       for (int r = first; r < first + n; r++, out += 16) store(step.logits_row(r) + 16 * panel, load(out));
     });
   }
@@ -170,13 +178,13 @@ static void forward(const Model& model, Step& step, Pool& pool, int worker) {
   w.embed();
   for (int layer = 0; layer < model.spec.num_layers; layer++) {
     const Layer& weights = model.layers[layer];
-    w.project(layer, w.normalize(weights.attention_norm.data()));
+    w.project(layer);
     w.barrier();
     w.attend_all(layer);
     w.barrier();
     w.add_to_residual(weights.output, w.take_attended());
     w.barrier();
-    w.feed_forward(weights, w.normalize(weights.feed_forward_norm.data()));
+    w.feed_forward(weights, w.normalize(weights.feed_forward_norm.data(), nullptr));
     w.barrier();
     w.add_to_residual(weights.down, step.feed_forward_input);
     w.barrier();

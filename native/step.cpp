@@ -70,10 +70,11 @@ Step::Step(const Model& model, int workers, int capacity)
       part_floats_(model.spec.head_dim + 16) {
   const Spec& spec = model.spec;
   logits_stride = (static_cast<size_t>(spec.vocab_size) + 15) / 16 * 16 + 80;  // no power of two: those share cache sets
-  Needs of_hidden, of_attended, of_feed_forward;
+  Needs of_hidden, of_attended, of_feed_forward, of_fine;
   for (const Layer& layer : model.layers) {
     for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up}) of_hidden.of(*m);
     of_attended.of(layer.output);
+    of_fine.codes |= is_quantized(layer.value.type);
     of_feed_forward.of(layer.down);
   }
   of_hidden.of(model.head);
@@ -84,10 +85,12 @@ Step::Step(const Model& model, int workers, int capacity)
     queries = arena.take<float>(t * spec.query_size());
     attended = arena.take<float>(t * spec.query_size());
     hidden_input.clear();
+    fine_input.clear();
     attended_input.clear();
     for (int w = 0; w < workers; w++) {
       const int tokens = w == 0 ? capacity : std::min(kAlone, capacity);
       hidden_input.push_back(take_activations(arena, tokens, spec.hidden_size, of_hidden));
+      fine_input.push_back(take_activations(arena, tokens, spec.hidden_size, of_fine));
       attended_input.push_back(take_activations(arena, tokens, spec.query_size(), of_attended));
     }
     feed_forward_input = take_activations(arena, capacity, spec.intermediate_size, of_feed_forward);

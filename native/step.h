@@ -72,6 +72,7 @@ class Step {
   float* queries = nullptr;   // [capacity][query_size], rotated, times 1 / sqrt(head_dim)
   float* attended = nullptr;  // [capacity][query_size]
   std::vector<Activations> hidden_input;    // [worker] normalized residual; worker 0's is shared unless alone
+  std::vector<Activations> fine_input;      // [worker] likewise: what int8 rounds away of hidden_input
   std::vector<Activations> attended_input;  // [worker] likewise
   Activations feed_forward_input;           // shared
   std::vector<Scratch> scratch;             // [worker]

@@ -224,19 +224,24 @@ struct Multiplier {
 };
 
 // Multiplies every panel of the worker's share with every tile; finish(panel, first token, tokens, out)
-// takes each result out[token][16] while it is in the first-level cache.
+// takes each result out[token][16] while it is in the first-level cache. Where the input has a fine part,
+// its product is added: the rounding of the input to int8 is then all but undone.
 template <class Finish>
-static inline void multiply(const Matrix& matrix, int worker, const Activations& input, const Tiling& tiling,
-                            const Finish& finish) {
-  alignas(64) float out[kTile * 16];
-  const Multiplier product(matrix, input, tiling);
+static inline void multiply(const Matrix& matrix, int worker, const Activations& input, const Activations* fine,
+                            const Tiling& tiling, const Finish& finish) {
+  alignas(64) float out[kTile * 16], rest[kTile * 16];
+  const Multiplier product(matrix, input, tiling), fine_product(matrix, fine ? *fine : input, tiling);
   const Share& share = matrix.shares[worker];
   for (int i = 0; i < share.count; i++) {
     const uint8_t* panel = matrix.panel(worker, i);
     for (int tile = 0; tile < tiling.tiles; tile++) {
+      const int start = tiling.start(tile), tokens = tiling.start(tile + 1) - start;
       product(panel, tile, out);
-      const int start = tiling.start(tile);
-      finish(share.first + i, start, tiling.start(tile + 1) - start, out);
+      if (fine) {
+        fine_product(panel, tile, rest);
+        for (int k = 0; k < 16 * tokens; k += 16) store(out + k, load(out + k) + load(rest + k));
+      }
+      finish(share.first + i, start, tokens, out);
     }
   }
 }

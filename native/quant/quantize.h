@@ -18,11 +18,26 @@ static inline void quantize_group(const float* x, const Activations& a, size_t a
   a.sums[at] = total;
 }
 
-// Token t's whole row x[columns].
-static inline void quantize_row(const float* x, const Activations& a, const Tiling& tiling, int t) {
+// What quantize_group rounded away of x[32].
+static inline void rounding_residue(const float* x, const Activations& a, size_t at, float* residue) {
+  const f32x16 scale = set(-a.scales[at]);
+  store(residue, fma(to_float(load_bytes(a.codes + 32 * at)), scale, load(x)));
+  store(residue + 16, fma(to_float(load_bytes(a.codes + 32 * at + 16)), scale, load(x + 16)));
+}
+
+// Token t's whole row x[columns] to `coarse`, and what that rounds away to `fine`, where it has room.
+static inline void quantize_row(const float* x, const Activations& coarse, const Activations* fine,
+                                const Tiling& tiling, int t) {
   const int tile = tiling.tile_of(t), start = tiling.start(tile), size = tiling.start(tile + 1) - start;
-  const size_t first = a.place(start) + (t - start);
-  for (int g = 0; g < a.groups(); g++) quantize_group(x + 32 * g, a, first + static_cast<size_t>(g) * size);
+  const size_t first = coarse.place(start) + (t - start);
+  for (int g = 0; g < coarse.groups(); g++) {
+    const size_t at = first + static_cast<size_t>(g) * size;
+    quantize_group(x + 32 * g, coarse, at);
+    if (!fine) continue;
+    alignas(64) float residue[32];
+    rounding_residue(x + 32 * g, coarse, at, residue);
+    quantize_group(residue, *fine, at);
+  }
 }
 
 }  // namespace unspool::UNSPOOL_ISA

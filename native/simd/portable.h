@@ -82,6 +82,8 @@ static inline void store_bytes(int8_t* p, i32x16 a) {
   for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(a.v[i]);
 }
 
+static inline i32x16 load_bytes(const int8_t* p) { UNSPOOL_LANES(i32x16, p[i]); }
+
 static inline mask16 first_lanes(int n) { return {(1u << n) - 1u}; }  // n in 0..16
 static inline mask16 operator<(f32x16 a, f32x16 b) {
   uint32_t m = 0;

@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 def instruction_sets() -> list[str]: ...
-
 def read_bandwidth(pool: Pool, bytes_per_worker: int, repeats: int) -> float: ...
 
 class Pool:
