@@ -1,0 +1,1 @@
+"""Other engines, each measured in its own interpreter; nothing here imports unspool."""
