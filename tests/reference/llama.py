@@ -79,7 +79,8 @@ class ReferenceBackend:
     weights: GGUF name -> matrix [outputs, inputs] or vector, as ``tests.reference.tiny`` makes them.
     dtype: of the arithmetic. cache_dtype: of the stored keys and values (default: ``dtype``).
     sampler: ``(rows, plan) -> RowResults``.
-    int8_activations: whether matrices read their inputs rounded to int8 in groups of 32.
+    int8_activations: whether matrices read their inputs rounded to int8 in groups of 32,
+        the values' matrix adding what that rounds away, rounded in turn.
     """
 
     def __init__(
@@ -173,7 +174,10 @@ class ReferenceBackend:
 
     def _product(self, name: str, x: FloatArray) -> FloatArray:
         """A weight times a row of activations, rounded to int8 first where this backend does so."""
-        out: FloatArray = self.weights[name] @ (round_to_int8(x) if self.int8_activations else x)
+        if self.int8_activations:
+            rounded = round_to_int8(x)
+            x = rounded + round_to_int8(x - rounded) if "attn_v" in name else rounded
+        out: FloatArray = self.weights[name] @ x
         return out
 
     def _check(self, step: StepBatch) -> None:
