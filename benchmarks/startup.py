@@ -111,8 +111,8 @@ def report(made: dict[str, Any]) -> str:
         [
             f"{made['model']}, {len(runs)} runs; median (least-most).",
             table(["seconds", ""], times),
-            f"Packed weights: {weights / 1e6:.1f} MB. Default cache: {cache / 1e6:.1f} MB, given by the system as "
-            f"it is first written. Budget beside both: {BUDGET / 1e6:.0f} MB.",
+            f"Packed weights: {weights / 1e6:.1f} MB. Default cache: {cache / 1e6:.1f} MB, its pages given "
+            f"as they are first written. Budget beside both: {BUDGET / 1e6:.0f} MB.",
             table(["MB", "RssAnon", "RssFile", "RssAnon less weights"], memory),
         ]
     )
