@@ -122,9 +122,8 @@ struct KeyBlocks {
   }
 };
 
-static inline void prefetch_values(const uint16_t* keys, int head_dim) {
-  const uint16_t* values = keys + static_cast<size_t>(kBlock) * head_dim;
-  for (int i = 0; i < kBlock * head_dim; i += 32) prefetch(values + i);
+static inline void prefetch_halves(const uint16_t* p, int n) {
+  for (int i = 0; i < n; i += 32) prefetch(p + i);
 }
 
 // One piece for rows `first` to the last of the item: their maxima, sums of exponentials, and mixes.
@@ -135,7 +134,8 @@ static inline void attend_piece(const QueryRows& rows, const KeyBlocks& key_bloc
   const size_t first_dim = static_cast<size_t>(head_dim) * first;
   for (int i = 0; i < blocks; i++) {
     const uint16_t* keys = key_blocks(first_block + i);
-    prefetch_values(keys, head_dim);
+    prefetch_halves(keys + static_cast<size_t>(kBlock) * head_dim, kBlock * head_dim);
+    if (i + 1 < blocks) prefetch_halves(key_blocks(first_block + i + 1), kBlock * head_dim);
     score_block(keys, head_dim, end - first, s.queries + first_dim, s.scores + static_cast<size_t>(kPiece) * first + kBlock * i);
   }
   for (int r = first; r < end; r++) {
