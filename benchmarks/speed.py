@@ -2,10 +2,10 @@
 
     python -m benchmarks.speed --llama-cpp-python PEER/bin/python --openvino-python PEER/bin/python
 
-Each engine keeps its model loaded in a process of its own. A round takes the scenarios in a shuffled order,
-and at each scenario the engines in a shuffled order, with a probe of the memory's bandwidth just before and
-after unspool's turn. The first round warms up and is thrown away. A ratio is taken within a round, between neighbours in
-time; tables show the median over rounds (and the least and the most).
+Each engine keeps its model loaded; the peers have processes of their own. A round takes the scenarios in a
+shuffled order, and at each scenario the engines in a shuffled order, with a probe of the memory's bandwidth
+just before and after unspool's turn. The first round warms up and is thrown away. A ratio is taken within a
+round, between neighbours in time; tables show the median over rounds (and the least and the most).
 """
 
 from __future__ import annotations
