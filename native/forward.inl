@@ -79,18 +79,17 @@ struct Worker {
     };
     const f32x16 scale = set(1.0f / __builtin_sqrtf(static_cast<float>(spec.head_dim)));
     multiply(weights.query, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
-      for (int t = first; t < first + n; t++, out += 16) {
-        const f32x16 q = rotate(load(out), t, 16 * panel % spec.head_dim) * scale;
-        store(step.queries + static_cast<size_t>(spec.query_size()) * t + 16 * panel, q);
-      }
+      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
+      for (int t = first; t < first + n; t++, out += 16) store(step.query(head, t) + d, rotate(load(out), t, d) * scale);
     });
-    // An infinite half would turn later rows into NaN: the cache saturates.
-    const auto to_halves = [](f32x16 v, uint16_t* out) { store_half(out, max(set(-65504.0f), min(set(65504.0f), v))); };
+    // Halves saturate: an infinite one would turn later rows into NaN. A key that is NaN stays NaN, so that the
+    // rows that see it are; a value becomes finite even then, as rows that may not see it multiply it by 0.
+    const f32x16 most = set(65504.0f), least = set(-65504.0f);
     multiply(weights.key, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
       const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
       for (int t = first; t < first + n; t++, out += 16) {
         uint16_t halves[16];
-        to_halves(rotate(load(out), t, d), halves);
+        store_half(halves, max(least, min(most, rotate(load(out), t, d))));
         uint16_t* keys = model.cache.keys(b.slots[t] / kBlock, layer, head) + kBlock * d + b.slots[t] % kBlock;
         for (int i = 0; i < 16; i++) keys[kBlock * i] = halves[i];
       }
@@ -99,7 +98,8 @@ struct Worker {
       const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
       for (int t = first; t < first + n; t++, out += 16) {
         uint16_t* keys = model.cache.keys(b.slots[t] / kBlock, layer, head);
-        to_halves(load(out), model.cache.values(keys) + static_cast<size_t>(spec.head_dim) * (b.slots[t] % kBlock) + d);
+        uint16_t* values = model.cache.values(keys) + static_cast<size_t>(spec.head_dim) * (b.slots[t] % kBlock) + d;
+        store_half(values, max(min(load(out), most), least));
       }
     });
   }
@@ -137,22 +137,25 @@ struct Worker {
     const Activations& out = step.feed_forward_input;
     const Share& share = weights.gate.shares[worker];
     alignas(64) float gates[2][kTile * 16], ups[2][kTile * 16], group[32];
-    for (int i = 0; i < share.count; i += 2) {
-      const int panels = share.count - i < 2 ? 1 : 2, column = 16 * (share.first + i);
-      for (int tile = 0; tile < step.tiling.tiles; tile++) {
-        for (int k = 0; k < panels; k++) gate(weights.gate.panel(worker, i + k), tile, gates[k]);
-        for (int k = 0; k < panels; k++) up(weights.up.panel(worker, i + k), tile, ups[k]);
-        const int start = step.tiling.start(tile), n = step.tiling.start(tile + 1) - start;
-        for (int t = 0; t < n; t++) {
-          for (int k = 0; k < panels; k++) {
-            const f32x16 g = load(gates[k] + 16 * t);
-            store(group + 16 * k, g / (set(1.0f) + exp(zero() - g)) * load(ups[k] + 16 * t));
+    for_each_span(step.tiling, [&](int first_tile, int last_tile) {
+      for (int i = 0; i < share.count; i += 2) {
+        const int panels = share.count - i < 2 ? 1 : 2, column = 16 * (share.first + i);
+        for (int tile = first_tile; tile < last_tile; tile++) {
+          const bool ahead = tile == first_tile;
+          for (int k = 0; k < panels; k++) gate(weights.gate.panel(worker, i + k), tile, ahead, gates[k]);
+          for (int k = 0; k < panels; k++) up(weights.up.panel(worker, i + k), tile, ahead, ups[k]);
+          const int start = step.tiling.start(tile), n = step.tiling.start(tile + 1) - start;
+          for (int t = 0; t < n; t++) {
+            for (int k = 0; k < panels; k++) {
+              const f32x16 g = load(gates[k] + 16 * t);
+              store(group + 16 * k, g / (set(1.0f) + exp(zero() - g)) * load(ups[k] + 16 * t));
+            }
+            if (out.codes) quantize_group(group, out, out.place(start) + static_cast<size_t>(column / 32) * n + t);
+            if (out.floats) copy_floats(group, 16 * panels, out.floats + static_cast<size_t>(out.columns) * (start + t) + column);
           }
-          if (out.codes) quantize_group(group, out, out.place(start) + static_cast<size_t>(column / 32) * n + t);
-          if (out.floats) copy_floats(group, 16 * panels, out.floats + static_cast<size_t>(out.columns) * (start + t) + column);
         }
       }
-    }
+    });
   }
 
   // Final norm of the rows that are wanted: into the head's input, or out as hidden states.

@@ -67,6 +67,7 @@ void check_range(const char* array, int i, int value, int low, int high) {
 
 Step::Step(const Model& model, int workers, int capacity)
     : capacity_(capacity), workers_(workers), hidden_size_(model.spec.hidden_size), num_heads_(model.spec.num_heads),
+      group_heads_(model.spec.group_heads()), head_dim_(model.spec.head_dim),
       part_floats_(model.spec.head_dim + 16) {
   const Spec& spec = model.spec;
   logits_stride = (static_cast<size_t>(spec.vocab_size) + 15) / 16 * 16 + 80;  // no power of two: those share cache sets

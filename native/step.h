@@ -49,6 +49,11 @@ class Step {
   const float* hidden() const { return hidden_.as<float>(); }
   float* logits_row(int r) { return logits_.as<float>() + logits_stride * r; }
   float* hidden_row(int h) { return hidden_.as<float>() + static_cast<size_t>(hidden_size_) * h; }
+  // The query of a head at a token.
+  float* query(int head, int t) const {
+    const size_t group = head / group_heads_, within = head % group_heads_;
+    return queries + ((group * capacity_ + t) * group_heads_ + within) * head_dim_;
+  }
   float* part(int t, int head, int piece) {
     return parts_.as<float>() + ((static_cast<size_t>(t) * num_heads_ + head) * max_pieces + piece) * part_floats_;
   }
@@ -69,7 +74,7 @@ class Step {
 
   // Scratch, one row a token.
   float* residual = nullptr;  // [capacity][hidden_size]
-  float* queries = nullptr;   // [capacity][query_size], rotated, times 1 / sqrt(head_dim)
+  float* queries = nullptr;   // [kv head][capacity][heads of the group][head_dim], rotated, times 1 / sqrt(head_dim)
   float* attended = nullptr;  // [capacity][query_size]
   std::vector<Activations> hidden_input;    // [worker] normalized residual; worker 0's is shared unless alone
   std::vector<Activations> fine_input;      // [worker] likewise: what int8 rounds away of hidden_input
@@ -81,7 +86,7 @@ class Step {
   void check(const Model& model, const StepBatch& batch);
   void plan_attention(const Model& model);
 
-  int capacity_, workers_, hidden_size_, num_heads_, part_floats_;
+  int capacity_, workers_, hidden_size_, num_heads_, group_heads_, head_dim_, part_floats_;
   std::vector<uint8_t> written_;  // [slot] all zero between steps
   Memory rows_, logits_, hidden_, parts_;
 };

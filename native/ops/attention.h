@@ -9,10 +9,10 @@
 
 namespace unspool::UNSPOOL_ISA {
 
-// scores[r][16] = queries[r] . keys, for N rows and one block of keys [head_dim][16]. Even and odd
-// dimensions run in two chains.
+// scores[r][16] = queries[r] . keys, for N rows `stride` floats apart and one block of keys [head_dim][16].
+// Even and odd dimensions run in two chains.
 template <int N>
-static void score_rows(const uint16_t* keys, int head_dim, const float* queries, float* scores) {
+static void score_rows(const uint16_t* keys, int head_dim, const float* queries, int stride, float* scores) {
   f32x16 even[N], odd[N];
 #pragma GCC unroll 16
   for (int r = 0; r < N; r++) even[r] = odd[r] = zero();
@@ -20,7 +20,7 @@ static void score_rows(const uint16_t* keys, int head_dim, const float* queries,
     const f32x16 k0 = load_half(keys + kBlock * d), k1 = load_half(keys + kBlock * (d + 1));
 #pragma GCC unroll 16
     for (int r = 0; r < N; r++) {
-      const float* q = queries + static_cast<size_t>(head_dim) * r + d;
+      const float* q = queries + static_cast<size_t>(stride) * r + d;
       even[r] = fma(set(q[0]), k0, even[r]);
       odd[r] = fma(set(q[1]), k1, odd[r]);
     }
@@ -30,29 +30,34 @@ static void score_rows(const uint16_t* keys, int head_dim, const float* queries,
 }
 
 template <int N = kScoreRows>
-static inline void score_block(const uint16_t* keys, int head_dim, int rows, const float* queries, float* scores) {
-  for (; rows >= N; rows -= N, queries += static_cast<size_t>(N) * head_dim, scores += static_cast<size_t>(N) * kPiece) {
-    score_rows<N>(keys, head_dim, queries, scores);
+static inline void score_block(const uint16_t* keys, int head_dim, int rows, const float* queries, int stride,
+                               float* scores) {
+  for (; rows >= N; rows -= N) {
+    score_rows<N>(keys, head_dim, queries, stride, scores);
+    queries += static_cast<size_t>(N) * stride;
+    scores += static_cast<size_t>(N) * kPiece;
   }
   if constexpr (N > 1) {
-    if (rows) score_block<N - 1>(keys, head_dim, rows, queries, scores);
+    if (rows) score_block<N - 1>(keys, head_dim, rows, queries, stride, scores);
   }
 }
 
-// mix[r][16 C] += sum over positions of weights[r][position] * values[position], positions `from` to
-// `to` - 1 of one block of values [16][head_dim], for N rows and C times 16 dimensions.
+// mix[r][16 C] = sum over positions of weights[r][position] * values[position], for N rows, C times 16
+// dimensions and the first `positions` of a piece, whose blocks of values [16][head_dim] are given.
 template <int N, int C>
-static inline void mix_columns(const uint16_t* values, int head_dim, const float* weights, int from, int to, float* mix) {
+static inline void mix_columns(const uint16_t* const* blocks, int head_dim, const float* weights, int positions,
+                               float* mix) {
   f32x16 acc[N][C];
 #pragma GCC unroll 16
   for (int r = 0; r < N; r++) {
 #pragma GCC unroll 4
-    for (int c = 0; c < C; c++) acc[r][c] = load(mix + static_cast<size_t>(head_dim) * r + 16 * c);
+    for (int c = 0; c < C; c++) acc[r][c] = zero();
   }
-  for (int p = from; p < to; p++) {
+  for (int p = 0; p < positions; p++) {
+    const uint16_t* values = blocks[p / kBlock] + static_cast<size_t>(head_dim) * (p % kBlock);
     f32x16 v[C];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; c++) v[c] = load_half(values + static_cast<size_t>(head_dim) * p + 16 * c);
+    for (int c = 0; c < C; c++) v[c] = load_half(values + 16 * c);
 #pragma GCC unroll 16
     for (int r = 0; r < N; r++) {
       const f32x16 w = set(weights[static_cast<size_t>(kPiece) * r + p]);
@@ -68,16 +73,62 @@ static inline void mix_columns(const uint16_t* values, int head_dim, const float
 }
 
 template <int N>
-static void mix_rows(const uint16_t* values, int head_dim, const float* weights, int from, int to, float* mix) {
-  int d = 0;
-  for (; d + 64 <= head_dim; d += 64) mix_columns<N, 4>(values + d, head_dim, weights, from, to, mix + d);
-  for (; d < head_dim; d += 16) mix_columns<N, 1>(values + d, head_dim, weights, from, to, mix + d);
+static void mix_rows(const uint16_t* const* values, int head_dim, const float* weights, int positions, float* mix) {
+  const uint16_t* blocks[kPieceBlocks];
+  for (int d = 0; d < head_dim;) {
+    for (int i = 0; i * kBlock < positions; i++) blocks[i] = values[i] + d;
+    const bool wide = d + 64 <= head_dim;
+    if (wide) {
+      mix_columns<N, 4>(blocks, head_dim, weights, positions, mix + d);
+    } else {
+      mix_columns<N, 1>(blocks, head_dim, weights, positions, mix + d);
+    }
+    d += wide ? 64 : 16;
+  }
 }
 
-template <int N>
-static inline void mix_exactly(int n, const uint16_t* values, int head_dim, const float* weights, int from, int to, float* mix) {
-  if (n == N) return mix_rows<N>(values, head_dim, weights, from, to, mix);
-  if constexpr (N > 1) mix_exactly<N - 1>(n, values, head_dim, weights, from, to, mix);
+template <int N = kMixRows>
+static inline void mix_piece(const uint16_t* const* values, int head_dim, int rows, const float* weights, int positions,
+                             float* mix) {
+  for (; rows >= N; rows -= N) {
+    mix_rows<N>(values, head_dim, weights, positions, mix);
+    weights += static_cast<size_t>(N) * kPiece;
+    mix += static_cast<size_t>(N) * head_dim;
+  }
+  if constexpr (N > 1) {
+    if (rows) mix_piece<N - 1>(values, head_dim, rows, weights, positions, mix);
+  }
+}
+
+// One row's scores of a piece to weights, exp(score - the largest), for the positions that it sees, and to 0
+// for those of later rows, up to `positions`. Returns the largest score and the weights' sum.
+struct Softened {
+  float largest, sum;
+};
+
+static inline Softened soften(float* scores, int visible, int positions) {
+  const int blocks = (visible + kBlock - 1) / kBlock, last = kBlock * (blocks - 1);
+  const f32x16 lowest = set(-__builtin_inff());
+  store(scores + last, select(first_lanes(visible - last), load(scores + last), lowest));
+  f32x16 largest = lowest;
+  for (int i = 0; i < blocks; i++) largest = max(largest, load(scores + kBlock * i));
+  const float top = max_of(largest);
+  f32x16 total = zero();
+  const auto weigh = [&](int i, auto& e) {
+    constexpr int n = sizeof e / sizeof e[0];
+    for (int k = 0; k < n; k++) e[k] = load(scores + kBlock * (i + k)) - set(top);
+    exp(e);
+    for (int k = 0; k < n; k++) {
+      store(scores + kBlock * (i + k), e[k]);
+      total = total + e[k];
+    }
+  };
+  int i = 0;
+  f32x16 four[4], one[1];
+  for (; i + 4 <= blocks; i += 4) weigh(i, four);
+  for (; i < blocks; i++) weigh(i, one);
+  for (; kBlock * i < positions; i++) store(scores + kBlock * i, zero());
+  return {top, sum(total)};
 }
 
 // The rows of one item: token by token, and within a token head by head.
@@ -126,55 +177,30 @@ static inline void prefetch_halves(const uint16_t* p, int n) {
   for (int i = 0; i < n; i += 32) prefetch(p + i);
 }
 
-// One piece for rows `first` to the last of the item: their maxima, sums of exponentials, and mixes.
+// One piece for rows `first` to the last of the item: their maxima, sums of exponentials, and mixes. A row
+// gives later rows' positions the weight 0, and their values are finite whatever made them (see project).
 static inline void attend_piece(const QueryRows& rows, const KeyBlocks& key_blocks, int piece, int first, int head_dim,
-                                const Scratch& s) {
-  const int end = rows.count(), blocks = (rows.visible(end - 1, piece) + kBlock - 1) / kBlock;
-  const int first_block = piece * (kPiece / kBlock);
-  const size_t first_dim = static_cast<size_t>(head_dim) * first;
-  for (int i = 0; i < blocks; i++) {
-    const uint16_t* keys = key_blocks(first_block + i);
-    prefetch_halves(keys + static_cast<size_t>(kBlock) * head_dim, kBlock * head_dim);
-    if (i + 1 < blocks) prefetch_halves(key_blocks(first_block + i + 1), kBlock * head_dim);
-    score_block(keys, head_dim, end - first, s.queries + first_dim, s.scores + static_cast<size_t>(kPiece) * first + kBlock * i);
+                                const float* queries, int stride, const Scratch& s) {
+  const int end = rows.count(), positions = rows.visible(end - 1, piece);
+  float* scores = s.scores + static_cast<size_t>(kPiece) * first;
+  const uint16_t* values[kPieceBlocks];
+  const uint16_t* next = key_blocks(piece * kPieceBlocks);
+  for (int i = 0; i * kBlock < positions; i++) {
+    const uint16_t* keys = next;
+    values[i] = keys + static_cast<size_t>(kBlock) * head_dim;
+    prefetch_halves(values[i], kBlock * head_dim);
+    if ((i + 1) * kBlock < positions) {
+      next = key_blocks(piece * kPieceBlocks + i + 1);
+      prefetch_halves(next, kBlock * head_dim);
+    }
+    score_block(keys, head_dim, end - first, queries + static_cast<size_t>(stride) * first, stride, scores + kBlock * i);
   }
   for (int r = first; r < end; r++) {
-    float* scores = s.scores + static_cast<size_t>(kPiece) * r;
-    const int visible = rows.visible(r, piece);
-    const f32x16 lowest = set(-__builtin_inff());
-    f32x16 largest = lowest;
-    for (int p = 0; p < visible; p += kBlock) {
-      const f32x16 masked = select(first_lanes(visible - p < kBlock ? visible - p : kBlock), load(scores + p), lowest);
-      store(scores + p, masked);
-      largest = max(largest, masked);
-    }
-    s.largest[r] = max_of(largest);
-    f32x16 total = zero();
-    for (int p = 0; p < visible; p += kBlock) {
-      const f32x16 e = exp(load(scores + p) - set(s.largest[r]));
-      store(scores + p, e);
-      total = total + e;
-    }
-    s.sum[r] = sum(total);
-    for (int d = 0; d < head_dim; d += 16) store(s.mix + static_cast<size_t>(head_dim) * r + d, zero());
+    const Softened softened = soften(s.scores + static_cast<size_t>(kPiece) * r, rows.visible(r, piece), positions);
+    s.largest[r] = softened.largest;
+    s.sum[r] = softened.sum;
   }
-  for (int i = 0; i < blocks; i++) {
-    const uint16_t* values = key_blocks(first_block + i) + static_cast<size_t>(kBlock) * head_dim;
-    const auto last_of = [&](int r) {
-      const int n = rows.visible(r, piece) - kBlock * i;
-      return n < 0 ? 0 : n < kBlock ? n : kBlock;
-    };
-    for (int r = first; r < end; r += kMixRows) {
-      const int n = end - r < kMixRows ? end - r : kMixRows, common = last_of(r);  // later rows see no less
-      float* mix = s.mix + static_cast<size_t>(head_dim) * r;
-      const float* weights = s.scores + static_cast<size_t>(kPiece) * r + kBlock * i;
-      mix_exactly<kMixRows>(n, values, head_dim, weights, 0, common, mix);
-      for (int j = 1; j < n; j++) {  // never a position that a row may not see: its value may not be finite
-        mix_exactly<1>(1, values, head_dim, weights + static_cast<size_t>(kPiece) * j, common, last_of(r + j),
-                       mix + static_cast<size_t>(head_dim) * j);
-      }
-    }
-  }
+  mix_piece(values, head_dim, end - first, scores, positions, s.mix + static_cast<size_t>(head_dim) * first);
 }
 
 // Merges the next piece's mix, maximum and sum into those of the pieces before it.
@@ -214,10 +240,8 @@ static inline void attend(const Model& model, Step& step, int layer, const Atten
   const Spec& spec = model.spec;
   const int head_dim = spec.head_dim, kv_head = item.first_head / spec.group_heads();
   const QueryRows rows{step, item};
-  for (int r = 0; r < rows.count(); r++) {
-    copy_floats(step.queries + static_cast<size_t>(spec.query_size()) * rows.token(r) + head_dim * rows.head(r), head_dim,
-                s.queries + static_cast<size_t>(head_dim) * r);
-  }
+  const float* queries = step.query(item.first_head, item.first);
+  const int stride = head_dim * (item.heads == 1 ? spec.group_heads() : 1);
   int gathered_from = step.batch.max_blocks;
   if (!step.in_place[item.run]) {
     gather_path(model, step, layer, kv_head, item, s.path);
@@ -227,7 +251,7 @@ static inline void attend(const Model& model, Step& step, int layer, const Atten
   for (int piece = item.first_piece; piece < item.last_piece; piece++) {
     int first = 0;
     while (rows.visible(first, piece) <= 0) first++;
-    attend_piece(rows, key_blocks, piece, first, head_dim, s);
+    attend_piece(rows, key_blocks, piece, first, head_dim, queries, stride, s);
     for (int r = first; r < rows.count(); r++) {
       float* merged = s.merged + static_cast<size_t>(head_dim) * r;
       const float* mix = s.mix + static_cast<size_t>(head_dim) * r;

@@ -212,16 +212,28 @@ struct Multiplier {
     }
   }
 
-  // out[t][16] for the tokens of tile i.
-  inline void operator()(const uint8_t* panel, int i, float* out) const {
+  // out[t][16] for the tokens of tile i; `ahead` fetches what follows the panel.
+  inline void operator()(const uint8_t* panel, int i, bool ahead, float* out) const {
     const int start = tiling.start(i), tokens = tiling.start(i + 1) - start;
     const size_t place = input->place(start);
     const TileInput in{input->codes + 32 * place, input->scales + place, input->offsets + place,
                        input->sums + place, input->floats + static_cast<size_t>(start) * input->columns,
                        input->columns};
-    kernel[tokens - small][i == 0](panel, size, in, out);
+    kernel[tokens - small][ahead](panel, size, in, out);
   }
 };
+
+// Tiles that all panels pass over before the next ones: their inputs and outputs stay in the second-level cache,
+// and the panels, which come again for the next span, are few beside them.
+constexpr int kSpanTokens = 128;
+
+template <class Span>
+static inline void for_each_span(const Tiling& tiling, const Span& span) {
+  constexpr int kTiles = kSpanTokens / kTile;
+  for (int first = 0; first < tiling.tiles; first += kTiles) {
+    span(first, first + kTiles < tiling.tiles ? first + kTiles : tiling.tiles);
+  }
+}
 
 // Multiplies every panel of the worker's share with every tile; finish(panel, first token, tokens, out)
 // takes each result out[token][16] while it is in the first-level cache. Where the input has a fine part,
@@ -232,18 +244,20 @@ static inline void multiply(const Matrix& matrix, int worker, const Activations&
   alignas(64) float out[kTile * 16], rest[kTile * 16];
   const Multiplier product(matrix, input, tiling), fine_product(matrix, fine ? *fine : input, tiling);
   const Share& share = matrix.shares[worker];
-  for (int i = 0; i < share.count; i++) {
-    const uint8_t* panel = matrix.panel(worker, i);
-    for (int tile = 0; tile < tiling.tiles; tile++) {
-      const int start = tiling.start(tile), tokens = tiling.start(tile + 1) - start;
-      product(panel, tile, out);
-      if (fine) {
-        fine_product(panel, tile, rest);
-        for (int k = 0; k < 16 * tokens; k += 16) store(out + k, load(out + k) + load(rest + k));
+  for_each_span(tiling, [&](int first_tile, int last_tile) {
+    for (int i = 0; i < share.count; i++) {
+      const uint8_t* panel = matrix.panel(worker, i);
+      for (int tile = first_tile; tile < last_tile; tile++) {
+        const int start = tiling.start(tile), tokens = tiling.start(tile + 1) - start;
+        product(panel, tile, tile == first_tile, out);
+        if (fine) {
+          fine_product(panel, tile, false, rest);
+          for (int k = 0; k < 16 * tokens; k += 16) store(out + k, load(out + k) + load(rest + k));
+        }
+        finish(share.first + i, start, tokens, out);
       }
-      finish(share.first + i, start, tokens, out);
     }
-  }
+  });
 }
 
 }  // namespace unspool::UNSPOOL_ISA

@@ -38,12 +38,21 @@ static inline f32x16 exp_in_range(f32x16 x) {
   return one[0];
 }
 
-// e^x for x <= 88; exactly 0 below -87, NaN for NaN.
-static inline f32x16 exp(f32x16 x) {
+// e^x for x <= 88, of N vectors side by side; exactly 0 below -87, NaN for NaN.
+template <int N>
+static inline void exp(f32x16 (&x)[N]) {
   const f32x16 lowest = set(-87.0f);
-  const f32x16 within = exp_in_range(max(min(x, set(88.0f)), lowest));
-  const f32x16 result = select(x < lowest, zero(), within);
-  return select(x >= lowest, result, select(x < lowest, result, x));  // NaN compares false both ways
+  f32x16 within[N];
+  for (int i = 0; i < N; i++) within[i] = max(min(x[i], set(88.0f)), lowest);
+  exp_in_range(within);
+  // NaN compares false both ways.
+  for (int i = 0; i < N; i++) x[i] = select(x[i] >= lowest, within[i], select(x[i] < lowest, zero(), x[i]));
+}
+
+static inline f32x16 exp(f32x16 x) {
+  f32x16 one[1] = {x};
+  exp(one);
+  return one[0];
 }
 
 }  // namespace unspool::UNSPOOL_ISA
