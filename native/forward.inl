@@ -12,6 +12,7 @@
 #include "quant/quantize.h"
 #include "quant/matmul.h"
 #include "ops/norm.h"
+#include "ops/swiglu.h"
 #include "ops/attention.h"
 
 namespace unspool::UNSPOOL_ISA {
@@ -29,33 +30,33 @@ struct Worker {
   int end(int count) const { return static_cast<int>(static_cast<int64_t>(count) * (worker + 1) / pool.size()); }
   float* residual(int t) const { return step.residual + static_cast<size_t>(model.spec.hidden_size) * t; }
 
-  // The input of a matrix, made token by token with make(t): by every worker for itself where it is `alone`,
-  // else by all for all.
+  // The input of a matrix, made row by row with make(i): by every worker for itself where it is `alone`, else
+  // by all for all.
   template <class Make>
   const Activations& prepare(std::vector<Activations>& inputs, bool alone, int count, const Make& make) {
     const Activations& input = inputs[alone ? worker : 0];
-    for (int t = alone ? 0 : begin(count); t < (alone ? count : end(count)); t++) make(input, t);
+    for (int i = alone ? 0 : begin(count); i < (alone ? count : end(count)); i++) make(input, i);
     if (!alone) barrier();
     return input;
   }
 
-  // Row t of an input from floats, in the forms that the input has room for.
-  void put(const float* row, const Activations& input, const Activations* fine, const Tiling& tiling, int t) const {
-    if (input.codes) quantize_row(row, input, fine, tiling, t);
-    if (input.floats) copy_floats(row, input.columns, input.floats + static_cast<size_t>(input.columns) * t);
+  // Row i of an input from floats, in the forms that the input has room for.
+  void put(const float* row, const Activations& input, const Activations* fine, const Tiling& tiling, int i) const {
+    if (input.codes) quantize_row(row, input, fine, tiling, i);
+    if (input.floats) copy_floats(row, input.columns, input.floats + static_cast<size_t>(input.columns) * i);
   }
 
-  const Activations& normalize(const float* weight, const Activations* fine) {
-    return prepare(step.hidden_input, step.alone, step.batch.num_tokens, [&](const Activations& input, int t) {
+  const Activations& normalize(const RowSet& rows, const std::vector<float>& weight, const Activations* fine) {
+    return prepare(step.hidden_input, rows.alone, rows.count(), [&](const Activations& input, int i) {
       float* row = scratch.row;
-      rms_norm(residual(t), weight, model.spec.hidden_size, model.spec.norm_epsilon, row);
-      put(row, input, fine, step.tiling, t);
+      rms_norm(residual(rows.tokens[i]), weight.data(), model.spec.hidden_size, model.spec.norm_epsilon, row);
+      put(row, input, fine, rows.tiling, i);
     });
   }
 
   // Room for what int8 rounds away of the values' input, where the values' weights are multiplied as integers.
   const Activations* fine_input(const Layer& weights) const {
-    return is_quantized(weights.value.type) ? &step.fine_input[step.alone ? worker : 0] : nullptr;
+    return is_quantized(weights.value.type) ? &step.fine_input[step.all.alone ? worker : 0] : nullptr;
   }
 
   void embed() {
@@ -69,87 +70,93 @@ struct Worker {
   void project(int layer) {
     const Layer& weights = model.layers[layer];
     const Activations* fine = fine_input(weights);
-    const Activations& input = normalize(weights.attention_norm.data(), fine);
+    const Activations& input = normalize(step.all, weights.attention_norm, fine);
     const Spec& spec = model.spec;
     const StepBatch& b = step.batch;
+    const Tiling& tiling = step.all.tiling;
+    const size_t block_halves = model.cache.block_halves();
     const auto rotate = [&](f32x16 v, int t, int d) {
       const float* cosines = model.rotary.cosines(b.positions[t]) + d;
       const float* sines = model.rotary.sines(b.positions[t]) + d;
       return fma(v, load(cosines), swap_pairs(v) * load(sines));
     };
     const f32x16 scale = set(1.0f / __builtin_sqrtf(static_cast<float>(spec.head_dim)));
-    multiply(weights.query, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
-      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
-      for (int t = first; t < first + n; t++, out += 16) store(step.query(head, t) + d, rotate(load(out), t, d) * scale);
+    multiply(weights.query, worker, input, nullptr, tiling, [&](int panel, int first, int n, const float* out) {
+      const int d = 16 * panel % spec.head_dim;
+      float* query = step.query(16 * panel / spec.head_dim, first) + d;
+      for (int t = first; t < first + n; t++, out += 16, query += step.query_stride()) {
+        store(query, rotate(load(out), t, d) * scale);
+      }
     });
     // Halves saturate: an infinite one would turn later rows into NaN. A key that is NaN stays NaN, so that the
     // rows that see it are; a value becomes finite even then, as rows that may not see it multiply it by 0.
     const f32x16 most = set(65504.0f), least = set(-65504.0f);
-    multiply(weights.key, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
-      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
+    multiply(weights.key, worker, input, nullptr, tiling, [&](int panel, int first, int n, const float* out) {
+      const int d = 16 * panel % spec.head_dim;
+      uint16_t* layer_keys = model.cache.keys(0, layer, 16 * panel / spec.head_dim) + kBlock * d;
       for (int t = first; t < first + n; t++, out += 16) {
-        uint16_t halves[16];
+        alignas(32) uint16_t halves[16];
         store_half(halves, max(least, min(most, rotate(load(out), t, d))));
-        uint16_t* keys = model.cache.keys(b.slots[t] / kBlock, layer, head) + kBlock * d + b.slots[t] % kBlock;
+        uint16_t* keys = layer_keys + block_halves * (b.slots[t] / kBlock) + b.slots[t] % kBlock;
         for (int i = 0; i < 16; i++) keys[kBlock * i] = halves[i];
       }
     });
-    multiply(weights.value, worker, input, fine, step.tiling, [&](int panel, int first, int n, const float* out) {
-      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
+    multiply(weights.value, worker, input, fine, tiling, [&](int panel, int first, int n, const float* out) {
+      const int d = 16 * panel % spec.head_dim;
+      uint16_t* layer_values = model.cache.values(model.cache.keys(0, layer, 16 * panel / spec.head_dim)) + d;
       for (int t = first; t < first + n; t++, out += 16) {
-        uint16_t* keys = model.cache.keys(b.slots[t] / kBlock, layer, head);
-        uint16_t* values = model.cache.values(keys) + static_cast<size_t>(spec.head_dim) * (b.slots[t] % kBlock) + d;
+        uint16_t* values = layer_values + block_halves * (b.slots[t] / kBlock) + spec.head_dim * (b.slots[t] % kBlock);
         store_half(values, max(min(load(out), most), least));
       }
     });
   }
 
-  void attend_all(int layer) {
-    const int count = static_cast<int>(step.items.size());
+  void attend_all(int layer, const RowSet& rows) {
+    const int count = static_cast<int>(rows.items.size());
     for (;;) {
       const int i = step.next_item[layer].fetch_add(1, std::memory_order_relaxed);
       if (i >= count) return;
-      attend(model, step, layer, step.items[i], scratch);
+      attend(model, step, layer, rows.items[i], scratch);
     }
   }
 
-  const Activations& take_attended() {
+  const Activations& take_attended(const RowSet& rows) {
     const size_t size = model.spec.query_size();
-    return prepare(step.attended_input, step.alone, step.batch.num_tokens, [&](const Activations& input, int t) {
-      float* row = step.attended + size * t;
-      if (step.split_pieces) merge_parts(model, step, t, row = scratch.row);
-      put(row, input, nullptr, step.tiling, t);
+    return prepare(step.attended_input, rows.alone, rows.count(), [&](const Activations& input, int i) {
+      float* row = step.attended + size * rows.tokens[i];
+      if (step.split_pieces) merge_parts(model, step, rows.tokens[i], row = scratch.row);
+      put(row, input, nullptr, rows.tiling, i);
     });
   }
 
-  void add_to_residual(const Matrix& matrix, const Activations& input) {
-    multiply(matrix, worker, input, nullptr, step.tiling, [&](int panel, int first, int n, const float* out) {
-      for (int t = first; t < first + n; t++, out += 16) {
-        float* x = residual(t) + 16 * panel;
+  void add_to_residual(const RowSet& rows, const Matrix& matrix, const Activations& input) {
+    multiply(matrix, worker, input, nullptr, rows.tiling, [&](int panel, int first, int n, const float* out) {
+      for (int i = first; i < first + n; i++, out += 16) {
+        float* x = residual(rows.tokens[i]) + 16 * panel;
+        prefetch_near(x + 16);  // for the next panel
         store(x, load(x) + load(out));
       }
     });
   }
 
-  // silu(gate) * up (Shazeer 2020, SwiGLU), quantized by the worker that made the 32 values of a group.
-  void feed_forward(const Layer& weights, const Activations& input) {
-    const Multiplier gate(weights.gate, input, step.tiling), up(weights.up, input, step.tiling);
+  // swiglu of the gate and up matrices, quantized by the worker that made the 32 values of a group.
+  void feed_forward(const RowSet& rows, const Layer& weights) {
+    const Activations& input = normalize(rows, weights.feed_forward_norm, nullptr);
+    const Multiplier gate(weights.gate, input, rows.tiling), up(weights.up, input, rows.tiling);
     const Activations& out = step.feed_forward_input;
     const Share& share = weights.gate.shares[worker];
-    alignas(64) float gates[2][kTile * 16], ups[2][kTile * 16], group[32];
-    for_each_span(step.tiling, [&](int first_tile, int last_tile) {
+    alignas(64) float gates[2][kTile * 16], ups[2][kTile * 16], activated[kTile * 32];
+    for_each_span(rows.tiling, [&](int first_tile, int last_tile) {
       for (int i = 0; i < share.count; i += 2) {
         const int panels = share.count - i < 2 ? 1 : 2, column = 16 * (share.first + i);
         for (int tile = first_tile; tile < last_tile; tile++) {
           const bool ahead = tile == first_tile;
           for (int k = 0; k < panels; k++) gate(weights.gate.panel(worker, i + k), tile, ahead, gates[k]);
           for (int k = 0; k < panels; k++) up(weights.up.panel(worker, i + k), tile, ahead, ups[k]);
-          const int start = step.tiling.start(tile), n = step.tiling.start(tile + 1) - start;
+          const int start = rows.tiling.start(tile), n = rows.tiling.start(tile + 1) - start;
+          for (int k = 0; k < panels; k++) swiglu(gates[k], ups[k], n, activated + 16 * k);
           for (int t = 0; t < n; t++) {
-            for (int k = 0; k < panels; k++) {
-              const f32x16 g = load(gates[k] + 16 * t);
-              store(group + 16 * k, g / (set(1.0f) + exp(zero() - g)) * load(ups[k] + 16 * t));
-            }
+            const float* group = activated + 32 * t;
             if (out.codes) quantize_group(group, out, out.place(start) + static_cast<size_t>(column / 32) * n + t);
             if (out.floats) copy_floats(group, 16 * panels, out.floats + static_cast<size_t>(out.columns) * (start + t) + column);
           }
@@ -179,17 +186,20 @@ struct Worker {
 static void forward(const Model& model, Step& step, Pool& pool, int worker) {
   Worker w{model, step, pool, worker, step.scratch[worker]};
   w.embed();
-  for (int layer = 0; layer < model.spec.num_layers; layer++) {
+  const int last = model.spec.num_layers - 1;
+  for (int layer = 0; layer <= last; layer++) {
     const Layer& weights = model.layers[layer];
     w.project(layer);
     w.barrier();
-    w.attend_all(layer);
+    const RowSet& rows = layer == last ? step.wanted : step.all;
+    if (rows.count() == 0) return;
+    w.attend_all(layer, rows);
     w.barrier();
-    w.add_to_residual(weights.output, w.take_attended());
+    w.add_to_residual(rows, weights.output, w.take_attended(rows));
     w.barrier();
-    w.feed_forward(weights, w.normalize(weights.feed_forward_norm.data(), nullptr));
+    w.feed_forward(rows, weights);
     w.barrier();
-    w.add_to_residual(weights.down, step.feed_forward_input);
+    w.add_to_residual(rows, weights.down, step.feed_forward_input);
     w.barrier();
   }
   w.finish();

@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -109,22 +110,27 @@ Step::Step(const Model& model, int workers, int capacity)
 void Step::plan(const Model& model, const StepBatch& new_batch) {
   check(model, new_batch);
   batch = new_batch;
-  tiling = Tiling(batch.num_tokens, model.kernels->tile);
-  alone = workers_ > 1 && batch.num_tokens <= kAlone;
+  all.tokens.resize(batch.num_tokens);
+  std::iota(all.tokens.begin(), all.tokens.end(), 0);
+  plan_attention(model);
+  plan_wanted();
+  for (RowSet* rows : {&all, &wanted}) {
+    if (rows->count()) rows->tiling = Tiling(rows->count(), model.kernels->tile);
+    rows->alone = workers_ > 1 && rows->count() <= kAlone;
+  }
   if (batch.num_rows) head_tiling = Tiling(batch.num_rows, model.kernels->tile);
   head_alone = workers_ > 1 && batch.num_rows <= kAlone;
   const size_t logits_bytes = sizeof(float) * logits_stride * batch.num_rows;
   if (logits_.size() < logits_bytes) logits_ = Memory(logits_bytes);
   const size_t hidden_bytes = sizeof(float) * hidden_size_ * batch.num_hidden;
   if (hidden_.size() < hidden_bytes) hidden_ = Memory(hidden_bytes);
-  plan_attention(model);
   for (int layer = 0; layer < model.spec.num_layers; layer++) next_item[layer] = 0;
 }
 
 void Step::plan_attention(const Model& model) {
   const int group = model.spec.group_heads(), kv_heads = model.spec.num_kv_heads;
   const int tile_tokens = std::max(1, kQueryRows / group);
-  items.clear();
+  all.items.clear();
   in_place.assign(batch.num_runs, 1);
   positions = 0;
   std::vector<AttentionItem> tiles;  // all heads, all pieces
@@ -152,13 +158,28 @@ void Step::plan_attention(const Model& model) {
     for (int h = 0; h < model.spec.num_heads; h += heads) {
       const int pieces = split_pieces ? 1 : tile->last_piece;
       for (int piece = 0; piece < tile->last_piece; piece += pieces) {
-        items.push_back({tile->run, tile->first, tile->last, h, heads, piece, piece + pieces});
+        all.items.push_back({tile->run, tile->first, tile->last, h, heads, piece, piece + pieces});
       }
     }
   }
   if (!split_pieces) return;
   const size_t bytes = sizeof(float) * part_floats_ * max_pieces * num_heads_ * batch.num_tokens;
   if (parts_.size() < bytes) parts_ = Memory(bytes);
+}
+
+void Step::plan_wanted() {
+  std::vector<uint8_t> is_wanted(batch.num_tokens, 0);
+  for (int r = 0; r < batch.num_rows; r++) is_wanted[batch.rows[r]] = 1;
+  for (int h = 0; h < batch.num_hidden; h++) is_wanted[batch.hidden_rows[h]] = 1;
+  wanted.tokens.clear();
+  for (int t = 0; t < batch.num_tokens; t++) {
+    if (is_wanted[t]) wanted.tokens.push_back(t);
+  }
+  wanted.items.clear();
+  for (const AttentionItem& item : all.items) {
+    const auto first = is_wanted.begin() + item.first, last = is_wanted.begin() + item.last;
+    if (std::find(first, last, 1) != last) wanted.items.push_back(item);
+  }
 }
 
 void Step::check(const Model& model, const StepBatch& b) {

@@ -36,6 +36,17 @@ struct AttentionItem {
   int first_piece, last_piece;
 };
 
+// The tokens that a layer goes on with once keys and values are written: all, and in the last layer those whose
+// rows are wanted.
+struct RowSet {
+  std::vector<int32_t> tokens;
+  Tiling tiling;
+  bool alone = false;  // few: each worker makes all inputs for itself, which spares barriers
+  std::vector<AttentionItem> items;
+
+  int count() const { return static_cast<int>(tokens.size()); }
+};
+
 // The step under way, the plan that every worker follows, and scratch for up to `capacity` tokens.
 class Step {
  public:
@@ -54,6 +65,7 @@ class Step {
     const size_t group = head / group_heads_, within = head % group_heads_;
     return queries + ((group * capacity_ + t) * group_heads_ + within) * head_dim_;
   }
+  size_t query_stride() const { return static_cast<size_t>(group_heads_) * head_dim_; }  // to the next token
   float* part(int t, int head, int piece) {
     return parts_.as<float>() + ((static_cast<size_t>(t) * num_heads_ + head) * max_pieces + piece) * part_floats_;
   }
@@ -61,11 +73,9 @@ class Step {
   StepBatch batch;
   size_t logits_stride = 0;  // floats
 
-  Tiling tiling;       // of the step's tokens
-  Tiling head_tiling;  // of its rows
-  // Few tokens: each worker normalizes and quantizes all of them for itself, which spares barriers.
-  bool alone = false, head_alone = false;
-  std::vector<AttentionItem> items;
+  RowSet all, wanted;
+  Tiling head_tiling;  // of the rows of logits, in the order they are wanted
+  bool head_alone = false;
   bool split_pieces = false;  // an item is one piece; its part is merged later
   int positions = 0;          // one more than the last position of any token
   int max_pieces = 0;         // of any token
@@ -85,6 +95,7 @@ class Step {
  private:
   void check(const Model& model, const StepBatch& batch);
   void plan_attention(const Model& model);
+  void plan_wanted();
 
   int capacity_, workers_, hidden_size_, num_heads_, group_heads_, head_dim_, part_floats_;
   std::vector<uint8_t> written_;  // [slot] all zero between steps

@@ -12,7 +12,7 @@ static inline void quantize_group(const float* x, const Activations& a, size_t a
   store_bytes(a.codes + 32 * at, q_lo);
   store_bytes(a.codes + 32 * at + 16, q_hi);
   const int32_t total = sum_int(q_lo + q_hi);
-  const float scale = largest / 127.0f;
+  const float scale = largest * (1.0f / 127.0f);
   a.scales[at] = scale;
   a.offsets[at] = scale * static_cast<float>(total);
   a.sums[at] = total;

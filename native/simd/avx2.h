@@ -190,6 +190,8 @@ static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) {
 }
 #endif
 
+// Into the first-level cache, and into the second.
+static inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 // What sampling needs.

@@ -151,6 +151,8 @@ static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
 static inline i32x16 start_signed(int32_t activation_sum) { return set_int(-128 * activation_sum); }
 static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return dot(acc, w, a); }
 
+// Into the first-level cache, and into the second.
+static inline void prefetch_near(const void* p) { __builtin_prefetch(p, 0, 3); }
 static inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // What sampling needs.
