@@ -28,7 +28,7 @@ namespace {
 }
 #endif
 
-std::vector<const Kernels*> available() {
+std::vector<const Kernels*> detect() {
   std::vector<const Kernels*> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -49,6 +49,12 @@ std::vector<const Kernels*> available() {
   if (avx2) found.push_back(&avx2_kernels);
 #endif
   found.push_back(&portable_kernels);
+  return found;
+}
+
+// Asked once: under a hypervisor the question costs more than sampling a row.
+const std::vector<const Kernels*>& available() {
+  static const std::vector<const Kernels*> found = detect();
   return found;
 }
 

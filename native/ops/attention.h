@@ -124,8 +124,8 @@ static inline Softened soften(float* scores, int visible, int positions) {
     }
   };
   int i = 0;
-  f32x16 four[4], one[1];
-  for (; i + 4 <= blocks; i += 4) weigh(i, four);
+  f32x16 many[kExpVectors], one[1];
+  for (; i + kExpVectors <= blocks; i += kExpVectors) weigh(i, many);
   for (; i < blocks; i++) weigh(i, one);
   for (; kBlock * i < positions; i++) store(scores + kBlock * i, zero());
   return {top, sum(total)};

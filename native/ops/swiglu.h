@@ -13,9 +13,9 @@ static inline void swiglu(const float* gates, const float* ups, int n, float* ou
       store(out + 32 * (t + k), load(gates + 16 * (t + k)) / (set(1.0f) + e[k]) * load(ups + 16 * (t + k)));
     }
   };
-  f32x16 four[4], one[1];
+  f32x16 many[kExpVectors], one[1];
   int t = 0;
-  for (; t + 4 <= n; t += 4) activate(t, four);
+  for (; t + kExpVectors <= n; t += kExpVectors) activate(t, many);
   for (; t < n; t++) activate(t, one);
 }
 

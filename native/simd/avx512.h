@@ -110,7 +110,7 @@ static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char
 // What sampling needs.
 
 // Vectors whose exponentials are computed side by side: what the registers hold.
-constexpr int kExpVectors = 4;
+constexpr int kExpVectors = 8;
 
 struct i64x16 { __m512i lo, hi; };
 

@@ -21,23 +21,19 @@ def exp(x: Float32Array) -> Float32Array:
     """e**x in float32 for x <= 88, relative error below 2e-7; 0 below -87, NaN for NaN.
 
     The project's one exponential, in separate multiplications and additions: bit for bit the twin of
-    ``native/simd/exp.h``. x = n log 2 + r with abs(r) <= log(2) / 2, a polynomial of degree 6 in r
-    (Cephes' ``expf``), and n added to the exponent's bits.
+    ``native/simd/exp.h``. x = n log 2 + r with abs(r) <= log(2) / 2, Cephes' polynomial of degree 7 in
+    r (its ``expf``) by Estrin's scheme, and n added to the exponent's bits.
     """
     f32 = np.float32
     clamped = np.maximum(np.minimum(np.where(np.isnan(x), f32(0), x), f32(88)), f32(-87))
     n = np.rint(clamped * f32(1.44269504088896341))
     r = (clamped - n * f32(0.693359375)) - n * f32(-2.12194440e-4)
-    p = np.full_like(r, 1.9875691500e-4)
-    for coefficient in (
-        1.3981999507e-3,
-        8.3334519073e-3,
-        4.1665795894e-2,
-        1.6666665459e-1,
-        5.0000001201e-1,
-    ):
-        p = p * r + f32(coefficient)
-    p = p * (r * r) + (r + f32(1))
+    square = r * r
+    high = f32(1.9875691500e-4) * r + f32(1.3981999507e-3)
+    middle = f32(8.3334519073e-3) * r + f32(4.1665795894e-2)
+    low = f32(1.6666665459e-1) * r + f32(5.0000001201e-1)
+    p = (high * square + middle) * square + low
+    p = p * square + (r + f32(1))
     scaled = (p.view(np.int32) + (n.astype(np.int32) << np.int32(23))).view(np.float32)
     result: Float32Array = np.where(np.isnan(x), x, np.where(x < f32(-87), f32(0), scaled))
     return result
