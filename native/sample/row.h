@@ -84,7 +84,7 @@ static Weight weigh(const float* z, int n, float max_z) {
     exp_in_range<40>(w);
     for (int i = 0; i < kVectors; i++) {
       total = total + to_long(w[i]);
-      moment = moment + to_long(x[i] * w[i]);  // scaled by a power of two, d e^-d rounds the same
+      moment = moment + to_long((zero() - x[i]) * w[i]);  // scaled by a power of two, d e^-d rounds the same
     }
   };
   int from = 0;
@@ -97,7 +97,7 @@ static Weight weigh(const float* z, int n, float max_z) {
     f32x16 x[1] = {v - set(max_z)};
     add(x);
   });
-  return {sum_long(total), -sum_long(moment)};  // rounding is the same on both sides of 0
+  return {sum_long(total), sum_long(moment)};
 }
 
 static inline i32x16 places_from(int first) {
