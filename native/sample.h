@@ -55,4 +55,16 @@ struct SampleTask {
   SampleScratch scratch;  // of the worker that holds this copy of the task
 };
 
+// What a row is before any rule. Its parts can be looked at and weighed by different workers: largest of largest,
+// sums of integers.
+struct RowFacts {
+  float max = 0;        // of the logits
+  bool sound = true;    // neither NaN nor +infinity among them
+  int64_t total = 0;    // the sum of masses w = round(2^40 exp(-d)), with d = max - z
+  int64_t moment = 0;   // the sum of round(2^40 d exp(-d))
+};
+
+// Logits whose largest are kept lane by lane, so that a search for large ones reads an eighth of a row.
+constexpr int kSpan = 128;
+
 }  // namespace unspool

@@ -55,6 +55,18 @@ static void report_best(const SampleTask& task, int n, Row raw, int64_t total) {
   }
 }
 
+static void survey_row(const float* logits, int n, float* maxima, RowFacts& facts) {
+  const Survey found = survey(logits, n, maxima);
+  facts.max = found.max;
+  facts.sound = found.sound;
+}
+
+static void weigh_row(const float* logits, int n, float max, RowFacts& facts) {
+  const Weight weight = weigh(logits, n, max);
+  facts.total = weight.total;
+  facts.moment = weight.moment;
+}
+
 static void report_fault(const SampleTask& task, int n, RowStatus status) {
   task.status[n] = static_cast<int32_t>(status);
   task.tokens[n] = -1;
@@ -64,16 +76,15 @@ static void report_fault(const SampleTask& task, int n, RowStatus status) {
   }
 }
 
-// Row n of the task, from its logits to its results, which come in zeroed.
-static void sample(const SampleTask& task, int n) {
+// Row n of the task, from its logits to its results, which come in zeroed. What the row is before any rule is
+// known, the maxima of its spans in the task's scratch.
+static void sample(const SampleTask& task, int n, const RowFacts& facts) {
   const SampleScratch& scratch = task.scratch;
   const float* logits = task.logits + task.rows[n] * task.stride;
-  const Survey found = survey(logits, task.vocabulary, scratch.raw_maxima);
-  if (!found.sound) return report_fault(task, n, RowStatus::kNotANumber);
-  if (found.max == -kInfinity) return report_fault(task, n, RowStatus::kEmpty);
-  const Weight weight = weigh(logits, task.vocabulary, found.max);
-  const Row raw = {logits, nullptr, task.vocabulary, found.max, scratch.raw_maxima, 1.0f, weight.total};
-  report_best(task, n, raw, weight.total);
+  if (!facts.sound) return report_fault(task, n, RowStatus::kNotANumber);
+  if (facts.max == -kInfinity) return report_fault(task, n, RowStatus::kEmpty);
+  const Row raw = {logits, nullptr, task.vocabulary, facts.max, scratch.raw_maxima, 1.0f, facts.total};
+  report_best(task, n, raw, facts.total);
 
   Row row = raw;
   const int64_t first = task.history_starts[n];
@@ -87,7 +98,7 @@ static void sample(const SampleTask& task, int n) {
                               static_cast<uint32_t>(task.sample_indices[n])};
   const Drawn drawn = draw(row, source);
 
-  const double log_total = log_of_total(weight.total);
+  const double log_total = log_of_total(facts.total);
   const float x = logits[drawn.token] - raw.max;
   task.status[n] = static_cast<int32_t>(RowStatus::kOk);
   task.tokens[n] = drawn.token;
@@ -96,7 +107,7 @@ static void sample(const SampleTask& task, int n) {
   task.logprobs[n] = static_cast<float>(x - log_total);
   task.ranks[n] = rank_of(raw, drawn.token);
   task.entropies[n] =
-      static_cast<float>(log_total + static_cast<double>(weight.moment) / static_cast<double>(weight.total));
+      static_cast<float>(log_total + static_cast<double>(facts.moment) / static_cast<double>(facts.total));
 }
 
 }  // namespace unspool::UNSPOOL_ISA

@@ -9,6 +9,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 #include <type_traits>
 
 #include "isa.h"
@@ -142,26 +143,58 @@ class WorkerScratch {
   int vocabulary_ = 0;
 };
 
-// Samples n rows on the pool; which worker takes which row changes nothing in the results.
-void run(const SampleTask& task, int n, const Kernels& kernels, Pool& pool) {
+// The task with the calling thread's scratch, which stays from call to call. Throws std::bad_alloc.
+SampleTask with_scratch(const SampleTask& task) {
+  thread_local WorkerScratch scratch;
+  SampleTask mine = task;
+  mine.scratch = scratch.of(task.vocabulary);
+  return mine;
+}
+
+// One row: each worker looks at a part and weighs it, where a step's head most likely left that part in its
+// own cache; the rest is little.
+void sample_together(const SampleTask& task, const Kernels& kernels, Pool& pool) {
+  const SampleTask mine = with_scratch(task);
+  const float* logits = task.logits + task.rows[0] * task.stride;
+  const int64_t spans = (task.vocabulary + kSpan - 1) / kSpan;
+  std::vector<RowFacts> parts(pool.size());
+  pool.run([&](int worker) {
+    const int first = static_cast<int>(spans * worker / pool.size()) * kSpan;
+    const int end = std::min(task.vocabulary, static_cast<int>(spans * (worker + 1) / pool.size()) * kSpan);
+    kernels.survey(logits + first, end - first, mine.scratch.raw_maxima + first / 8, parts[worker]);
+    pool.barrier(worker);
+    float max = parts[0].max;
+    for (const RowFacts& part : parts) max = std::max(max, part.max);
+    kernels.weigh(logits + first, end - first, max, parts[worker]);
+  });
+  RowFacts whole = parts[0];
+  for (size_t i = 1; i < parts.size(); i++) {
+    whole.max = std::max(whole.max, parts[i].max);
+    whole.sound &= parts[i].sound;
+    whole.total += parts[i].total;
+    whole.moment += parts[i].moment;
+  }
+  kernels.sample(mine, 0, whole);
+}
+
+// Several rows: each worker takes one after another.
+void sample_apart(const SampleTask& task, int n, const Kernels& kernels, Pool& pool) {
   std::atomic<int> next{0};
   std::atomic<bool> out_of_memory{false};
-  const auto work = [&](int) {
-    thread_local WorkerScratch scratch;
-    SampleTask mine = task;
+  pool.run([&](int) {
     try {
-      mine.scratch = scratch.of(task.vocabulary);
+      const SampleTask mine = with_scratch(task);
+      for (int row = next++; row < n; row = next++) {
+        const float* logits = task.logits + task.rows[row] * task.stride;
+        RowFacts facts;
+        kernels.survey(logits, task.vocabulary, mine.scratch.raw_maxima, facts);
+        if (facts.sound) kernels.weigh(logits, task.vocabulary, facts.max, facts);
+        kernels.sample(mine, row, facts);
+      }
     } catch (const std::bad_alloc&) {
       out_of_memory = true;
-      return;
     }
-    for (int row = next++; row < n; row = next++) kernels.sample(mine, row);
-  };
-  if (n == 1) {
-    work(0);
-  } else if (n > 1) {
-    pool.run(work);
-  }
+  });
   if (out_of_memory) throw std::bad_alloc();
 }
 
@@ -217,7 +250,8 @@ nb::tuple sample(Pool& pool, const std::string& instruction_set, Logits logits, 
   task.top_logprobs = top_logprobs.data;
   {
     nb::gil_scoped_release released;
-    run(task, static_cast<int>(n), kernels_of_set, pool);
+    if (n == 1) sample_together(task, kernels_of_set, pool);
+    if (n > 1) sample_apart(task, static_cast<int>(n), kernels_of_set, pool);
   }
   return nb::make_tuple(tokens.array, status.array, logprobs.array, processed_logprobs.array, ranks.array,
                         entropies.array, kept.array, top_tokens.array, top_logprobs.array);

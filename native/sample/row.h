@@ -12,9 +12,6 @@ namespace unspool::UNSPOOL_ISA {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 
-// Logits whose largest are kept lane by lane, so that a search for large ones reads an eighth of a row.
-constexpr int kSpan = 128;
-
 // Dense (`ids` null, place i is token i) until a truncation makes it a list, of ascending ids. The logits
 // that rules see are z / divisor: a dense row's temperature waits for a pass that reads the row anyway.
 struct Row {
