@@ -30,3 +30,12 @@ class RowError(UnspoolError):
 
 class BackendError(UnspoolError):
     """The backend cannot be built or cannot compute a step."""
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: short, and whatever its ``repr`` does."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of too many digits for Python to write, or a caller's own class
+        return f"{type(value).__name__} that cannot be shown"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from unspool.cache import blocks_for_memory, blocks_for_tokens
 from unspool.engine.engine import Engine
 from unspool.engine.run import Run
-from unspool.errors import ModelFileError, ParameterError, UnspoolError
+from unspool.errors import ModelFileError, ParameterError, UnspoolError, shown
 from unspool.params import SamplingParams, Settings
 from unspool.results import Chunk, Generation, Score
 
@@ -336,7 +336,7 @@ def cache_blocks(spec: ModelSpec, cache_tokens: int | None, cache_memory: int | 
 def check_count(name: str, value: object) -> int:
     """A whole number from 1. Raises ``ParameterError``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ParameterError(f"{name} must be a whole number, at least 1, not {value!r}")
+        raise ParameterError(f"{name} must be a whole number, at least 1, not {shown(value)}")
     return int(value)
 
 
@@ -378,10 +378,10 @@ def is_one_prompt(prompt: object) -> bool:
     if isinstance(prompt, str):
         return True
     if isinstance(prompt, np.ndarray):
-        if prompt.ndim == 1 and prompt.dtype.kind not in "iu":
+        if prompt.ndim == 0 or prompt.dtype.kind not in "iu":
             refuse_prompt(prompt)
         return prompt.ndim == 1
-    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
+    if isinstance(prompt, (bytes, bytearray, memoryview)) or not isinstance(prompt, Sequence):
         refuse_prompt(prompt)
     numbers = sum(isinstance(item, (int, np.integer)) and not isinstance(item, bool) for item in prompt)
     if 0 < numbers < len(prompt):

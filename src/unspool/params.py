@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import difflib
-import math
 import operator
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypedDict
 
-from unspool.errors import ParameterError
+import numpy as np
+
+from unspool.errors import ParameterError, shown
 from unspool.sampling.chain import Chain, compile_chain
 
 MAX_LOGPROBS = 32
 """The most alternatives that can be reported for a token."""
 MAX_SAMPLES = 4096
 """The most samples that one request can draw."""
+MAX_COUNT = 2**31 - 1
+"""The largest count of tokens that can be said."""
 
 
 class Settings(TypedDict, total=False):
@@ -51,7 +55,7 @@ class SamplingParams:
     temperature: float | None = None
     """Divides the logits; 0, or 1e-9 to 1e9. 0 is greedy; 1 is off."""
     top_k: int | None = None
-    """Keeps the k most probable tokens (Fan et al. 2018); at least 0, 0 is off, 1 is greedy."""
+    """Keeps the k most probable tokens (Fan et al. 2018); 0 to 2**31 - 1, 0 is off, 1 is greedy."""
     top_p: float | None = None
     """Keeps the smallest set of most probable tokens with mass at least p (Holtzman et al. 2019);
     0 (the most probable alone) to 1 (off)."""
@@ -62,10 +66,10 @@ class SamplingParams:
     (Keskar et al. 2019); 1e-4 to 1e4, 1 is off."""
     penalty_scope: Literal["output", "all"] | int | None = None
     """Which tokens a penalty sees: those generated (``"output"``, as Keskar defines it), the prompt's too
-    (``"all"``), or the last n of prompt and output (a whole number, at least 1). ``None``: the model's own
-    default if its file states one, else ``"output"``."""
+    (``"all"``), or the last n of prompt and output (1 to 2**31 - 1). ``None``: the model's own default if
+    its file states one, else ``"output"``."""
     max_tokens: int | None = None
-    """The most tokens to generate, at least 1. ``None``: up to 256, or fewer where the context ends
+    """The most tokens to generate; 1 to 2**31 - 1. ``None``: up to 256, or fewer where the context ends
     (for a chat's reply, 1024). With a value, prompt and ``max_tokens`` must fit in the context."""
     stop: str | Iterable[str] | None = ()
     """One or more strings that end the text. The first to be completed wins, the longest of those that
@@ -134,7 +138,7 @@ class SamplingParams:
         """
         if params is not None and not isinstance(params, SamplingParams):
             raise ParameterError(
-                f"params must be a SamplingParams, not {_said(params)}; settings may also be given by name"
+                f"params must be a SamplingParams, not {shown(params)}; settings may also be given by name"
             )
         check_names(dict(settings))
         return cls(**settings) if params is None else replace(params, **settings)
@@ -142,9 +146,10 @@ class SamplingParams:
 
 _NAMES = tuple(field.name for field in fields(SamplingParams))
 
-_RANGES: dict[str, tuple[float, float, str]] = {
-    "top_k": (0, math.inf, "a whole number, at least 0 (0 is off)"),
-    "max_tokens": (1, math.inf, "a whole number, at least 1"),
+_RANGES: dict[str, tuple[int, int, str]] = {
+    "top_k": (0, MAX_COUNT, "a whole number from 0 (off) to 2**31 - 1"),
+    "penalty_scope": (1, MAX_COUNT, '"output", "all" or a number of tokens from 1 to 2**31 - 1'),
+    "max_tokens": (1, MAX_COUNT, "a whole number from 1 to 2**31 - 1"),
     "seed": (0, 2**64 - 1, "a whole number from 0 to 2**64 - 1"),
     "n": (1, MAX_SAMPLES, f"a whole number from 1 to {MAX_SAMPLES}"),
     "logprobs": (0, MAX_LOGPROBS, f"a whole number from 0 to {MAX_LOGPROBS}"),
@@ -160,32 +165,43 @@ def check_names(settings: dict[str, Any]) -> None:
             raise ParameterError(f"unknown parameter {name!r}{hint}")
 
 
-def _said(value: object) -> str:
-    """A value as an error shows it, short."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _refuse(name: str, value: object, allowed: str) -> ParameterError:
-    return ParameterError(f"{name} must be {allowed}, not {_said(value)}")
+    return ParameterError(f"{name} must be {allowed}, not {shown(value)}")
 
 
 def _number(name: str, value: Any) -> float:
     """A real number as a float; its range is the rule's own to check."""
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise _refuse(name, value, "a number")
-    return float(value)
+    if not isinstance(value, (bool, np.bool_, str, bytes, bytearray)):
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(value)
+    raise _refuse(name, value, "a number")
 
 
 def _whole(name: str, value: Any) -> int:
     """A whole number in the range of ``name``, as an int."""
     low, high, allowed = _RANGES[name]
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise _refuse(name, value, allowed)
-    number = operator.index(value)
-    if not low <= number <= high:
+    number = _index(value)
+    if number is None or not low <= number <= high:
         raise _refuse(name, value, allowed)
     return number
+
+
+def _index(value: Any) -> int | None:
+    """A whole number of any kind as an int; None for everything else, True and False included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _listed(value: Any) -> tuple[Any, ...] | None:
+    """What ``value`` holds; None where it holds nothing that can be gone through."""
+    try:
+        return tuple(value)
+    except TypeError:
+        return None
 
 
 def _flag(name: str, value: object) -> None:
@@ -198,12 +214,10 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     allowed = "a string or a list of strings, none of them empty"
     if value is None:
         return ()
-    if not isinstance(value, Iterable) or isinstance(value, (bytes, dict)):
+    strings = (value,) if isinstance(value, str) else None if isinstance(value, dict) else _listed(value)
+    if strings is None or not all(isinstance(s, str) and s for s in strings):
         raise _refuse(name, value, allowed)
-    strings = (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(s, str) and s for s in strings):
-        raise _refuse(name, value, allowed)
-    return tuple(dict.fromkeys(strings))
+    return tuple(dict.fromkeys(map(str, strings)))
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
@@ -211,13 +225,11 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
     allowed = "a list of token ids, whole numbers from 0"
     if value is None:
         return ()
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, dict)):
-        raise _refuse(name, value, allowed)
-    ids = tuple(value)
-    for i in ids:
-        if isinstance(i, bool) or not hasattr(i, "__index__") or operator.index(i) < 0:
-            raise _refuse(name, value, allowed)
-    return tuple(operator.index(i) for i in ids)
+    given = None if isinstance(value, (str, bytes, bytearray, dict)) else _listed(value)
+    ids = tuple(map(_index, given)) if given is not None else (None,)
+    if any(i is None or i < 0 for i in ids):
+        raise _refuse(name, value if given is None else given, allowed)
+    return ids  # type: ignore[return-value]  # none of them is None
 
 
 def _scope(name: str, value: Any) -> Literal["output", "all"] | int | None:
@@ -225,6 +237,4 @@ def _scope(name: str, value: Any) -> Literal["output", "all"] | int | None:
         return None
     if isinstance(value, str) and value in ("output", "all"):
         return "output" if value == "output" else "all"
-    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
-        raise _refuse(name, value, '"output", "all" or a whole number of tokens, at least 1')
-    return operator.index(value)
+    return _whole(name, value)

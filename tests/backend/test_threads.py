@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.reference.tiny import make_tensors, random_weights, tiny_spec
 from unspool.backend import threads as threads_module
 from unspool.backend.cpu import CpuBackend
 from unspool.backend.threads import default_threads, shared_pool
-from unspool.errors import BackendError
+from unspool.errors import BackendError, ParameterError, shown
 from unspool.model.tensor import TensorType
 
 
@@ -58,6 +59,13 @@ def test_a_cgroup_quota_counts_wherever_on_the_path_it_is_set(
     membership = tmp_path / "membership"
     membership.write_text("0::/a/b\n")
     assert threads_module._cgroup_quotas(membership, tmp_path) == quotas
+
+
+@pytest.mark.parametrize("bad", [0, -1, 257, True, 1.0, "1", 10**5000, -(10**5000)], ids=shown)
+def test_a_number_of_threads_that_cannot_be_is_refused(bad: Any) -> None:
+    with pytest.raises(ParameterError, match="threads must be a whole number from 1 to 256"):
+        shared_pool(bad)
+    assert shared_pool(np.int64(1)) is shared_pool(1)
 
 
 def test_backends_share_one_pool() -> None:

@@ -50,7 +50,20 @@ def test_params_are_for_all_or_one_each(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [None, 5, b"x", [1, "x"], [1, [2]], 1.5, [True, False], np.array([1.5]), {"a": 1}]
+    "bad",
+    [
+        None,
+        5,
+        b"x",
+        [1, "x"],
+        [1, [2]],
+        1.5,
+        [True, False],
+        np.array([1.5]),
+        np.array(1),
+        memoryview(b"x"),
+        {"a": 1},
+    ],
 )
 def test_what_is_no_prompt_is_refused(llm: LLM, bad: Any) -> None:
     with pytest.raises(ParameterError, match="prompt"):

@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import copy
 from dataclasses import fields
+from decimal import Decimal
 from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 from unspool import ParameterError, SamplingParams
+from unspool.errors import shown
 from unspool.params import Settings
 from unspool.sampling.plan import RuleKind
+
+NUMBERS = [f.name for f in fields(SamplingParams) if f.type.startswith(("float", "int", "Literal"))]
+NO_NUMBERS = [
+    *(10**400, -(10**5000), 10**5000, int, ..., 1j, "1", b"1", True, np.True_, np.float64("nan")),
+    *(np.array([1, 2]), np.array(["a"]), Decimal("sNaN"), np.datetime64(0, "s"), []),
+]
 
 
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
+        *[(name, v) for name in NUMBERS for v in NO_NUMBERS],
         *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), "1", True, [1], 1e-10, 1e10)],
-        *[("top_k", v) for v in (-1, 1.5, "5", True, float("nan"))],
+        *[("top_k", v) for v in (-1, 1.5, "5", True, float("nan"), 2**31)],
         *[("top_p", v) for v in (-0.1, 1.1, float("nan"), "0.5", False)],
         *[("min_p", v) for v in (-0.1, 1.1, float("nan"), "0.5")],
         *[("repetition_penalty", v) for v in (0, -1, float("nan"), float("inf"), "1")],
-        *[("penalty_scope", v) for v in ("prompt", 0, -1, 1.5, True, ["all"])],
-        *[("max_tokens", v) for v in (0, -1, 1.0, "5", True)],
-        *[("stop", v) for v in ("", ["a", ""], [1], 5, b"x", [b"x"], {"a": 1})],
-        *[("stop_token_ids", v) for v in ("5", [-1], [1.5], 5, [True], {1: 2})],
+        *[("penalty_scope", v) for v in ("prompt", 0, -1, 1.5, True, ["all"], 2**31)],
+        *[("max_tokens", v) for v in (0, -1, 1.0, "5", True, 2**31)],
+        *[("stop", v) for v in ("", ["a", ""], [1], 5, b"x", [b"x"], {"a": 1}, 10**5000, np.array(3))],
+        *[
+            ("stop_token_ids", v)
+            for v in ("5", [-1], [1.5], 5, [True], {1: 2}, 10**5000, [-(10**5000)], np.array(3), b"x")
+        ],
         *[(n, v) for n in ("include_stop", "skip_special_tokens", "ignore_eos") for v in (1, "yes", None)],
         *[("seed", v) for v in (-1, 2**64, 1.0, "1", True)],
         *[("n", v) for v in (0, -1, 4097, 1.0, None, True)],
         *[("logprobs", v) for v in (-1, 33, 1.0, None, True)],
     ],
+    ids=shown,
 )
 def test_a_bad_value_is_refused_by_name(name: str, bad: Any) -> None:
     with pytest.raises(ParameterError, match=name) as caught:
@@ -42,11 +55,11 @@ def test_a_bad_value_is_refused_by_name(name: str, bad: Any) -> None:
     ("name", "good"),
     [
         *[("temperature", v) for v in (None, 0, 1e-9, 0.7, 1, 1e9, np.float32(0.5))],
-        *[("top_k", v) for v in (None, 0, 1, 10**9, np.int64(4))],
+        *[("top_k", v) for v in (None, 0, 1, 2**31 - 1, np.int64(4))],
         *[("top_p", v) for v in (None, 0, 0.5, 1)],
         *[("min_p", v) for v in (None, 0, 0.5, 1)],
         *[("repetition_penalty", v) for v in (None, 1e-4, 1, 1e4)],
-        *[("penalty_scope", v) for v in (None, "output", "all", 1, 64)],
+        *[("penalty_scope", v) for v in (None, "output", "all", 1, 64, 2**31 - 1)],
         *[("stop", v) for v in (None, "x", ["x", "y"], ("x",), [])],
         *[("stop_token_ids", v) for v in (None, [], [1, 2], np.array([3]))],
         *[("seed", v) for v in (None, 0, 2**64 - 1)],

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.model import files
-from unspool.errors import ModelFileError, ModelNotFoundError
+from unspool.errors import ModelFileError, ModelNotFoundError, ParameterError
 from unspool.model.loader import load
 
 
@@ -44,6 +45,12 @@ def test_no_model_is_said() -> None:
         load("no-such-model")
 
 
+@pytest.mark.parametrize("bad", [None, 5, True, b"smollm2", ["smollm2"]])
+def test_what_is_no_name_and_no_path_is_refused(bad: Any) -> None:
+    with pytest.raises(ParameterError, match="model must be a name or the path"):
+        load(bad)
+
+
 LIGHT = """
 import sys
 import unspool, unspool.model.loader, unspool.cli.models
@@ -60,6 +67,7 @@ def test_importing_loads_nothing_heavy() -> None:
 MEMORY = """
 import sys
 from pathlib import Path
+from typing import Any
 from unspool.model.loader import load
 def private():
     lines = Path("/proc/self/status").read_text().splitlines()

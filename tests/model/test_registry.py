@@ -252,6 +252,10 @@ def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
         ("", "no model is known"),
         ("../..", "folder"),
         ("a/b/c", "no model is known"),
+        ("x" * 5000, "no model file"),
+        ("~a-user-who-is-not-there/m.gguf", "no model file"),
+        ("a\0b", "no model is known"),
+        ("/dev/null", "no regular file"),
     ],
 )
 def test_unknown_names_say_what_is_allowed(name: str, message: str) -> None:

@@ -6,8 +6,10 @@ import os
 import threading
 from pathlib import Path
 
+import numpy as np
+
 from unspool._native import Pool
-from unspool.errors import ParameterError
+from unspool.errors import ParameterError, shown
 
 MAX_THREADS = 256
 
@@ -30,12 +32,13 @@ def shared_pool(threads: object) -> Pool:
     """
     if threads is None:
         threads = default_threads()
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-        raise ParameterError(f"threads must be a whole number from 1 to {MAX_THREADS}, not {threads!r}")
+    number = threads if isinstance(threads, (int, np.integer)) and not isinstance(threads, bool) else 0
+    if not 1 <= number <= MAX_THREADS:
+        raise ParameterError(f"threads must be a whole number from 1 to {MAX_THREADS}, not {shown(threads)}")
     with _lock:
-        key = (os.getpid(), threads)
+        key = (os.getpid(), int(number))
         if key not in _pools:
-            _pools[key] = Pool(threads)
+            _pools[key] = Pool(int(number))
         return _pools[key]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unspool.engine.stop import StopAutomaton
-from unspool.errors import ContextLengthError, ParameterError
+from unspool.errors import ContextLengthError, ParameterError, shown
 from unspool.params import SamplingParams, Settings
 from unspool.sampling.chain import Chain
 from unspool.sampling.noise import mix
@@ -86,7 +86,7 @@ def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
     for at, token in enumerate(ids):
         if not 0 <= token < vocab_size:
             raise ParameterError(
-                f"{name} holds token id {token} (at {at}); the model's ids are 0 to {vocab_size - 1}"
+                f"{name} holds token id {shown(token)} (at {at}); the model's ids are 0 to {vocab_size - 1}"
             )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unspool.errors import ModelFileError
+from unspool.errors import ModelFileError, ParameterError, shown
 from unspool.model.chat_template import ChatTemplate
 from unspool.model.family import family_of
 from unspool.model.gguf import read_gguf
@@ -37,9 +38,12 @@ class LoadedModel:
 def load(name_or_path: str | Path, progress: Progress | None = None) -> LoadedModel:
     """Fetch (if need be), map and check a model.
 
-    Raises ``ModelNotFoundError`` if there is no such model and ``ModelFileError`` if it cannot be run.
+    Raises ``ModelNotFoundError`` if there is no such model, ``ModelFileError`` if it cannot be run and
+    ``ParameterError`` for what is no name and no path.
     """
-    path = resolve(str(name_or_path), progress)
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise ParameterError(f"model must be a name or the path of a .gguf file, not {shown(name_or_path)}")
+    path = resolve(os.fsdecode(name_or_path), progress)
     file = read_gguf(path)
     family = family_of(file)
     spec = family.read_spec(file)

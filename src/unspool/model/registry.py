@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from unspool.errors import ModelNotFoundError
+from unspool.errors import ModelNotFoundError, shown
 
 DEFAULT_MODEL = "smollm2"
 
@@ -123,19 +123,26 @@ def resolve(name: str = DEFAULT_MODEL, progress: Progress | None = None) -> Path
     """
     if name in ALIASES:
         return _resolve_alias(ALIASES[name], progress)
-    path = Path(name).expanduser()
-    if name and path.is_dir():
+    try:
+        path = Path(name).expanduser()
+        is_folder, is_file, is_there = path.is_dir(), path.is_file(), path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, not allowed, or the home of nobody
+        reason = getattr(error, "strerror", None) or error
+        raise ModelNotFoundError(f"there is no model file {shown(name)}: {reason}") from error
+    if name and is_folder:
         raise ModelNotFoundError(
             f"{name} is a folder; Hugging Face folders are not supported yet: give the path of a .gguf file"
         )
-    if path.is_file():
+    if is_file:
         return path
+    if is_there and name:
+        raise ModelNotFoundError(f"{name} is no regular file, which a model has to be")
     if name.endswith(".gguf") and ":" not in name:
         raise ModelNotFoundError(f"there is no file {name}")
     if _HUGGING_FACE_ID.fullmatch(name):
         return _resolve_hugging_face(name)
     raise ModelNotFoundError(
-        f"no model is known as {name!r}; give one of {', '.join(sorted(ALIASES))}, the path of a .gguf "
+        f"no model is known as {shown(name)}; give one of {', '.join(sorted(ALIASES))}, the path of a .gguf "
         "file, or a Hugging Face id such as org/repo or org/repo:file.gguf"
     )
 

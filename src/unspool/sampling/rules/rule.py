@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from unspool.errors import ParameterError
+from unspool.errors import ParameterError, shown
 from unspool.sampling.plan import RuleKind
 
 
@@ -73,4 +73,4 @@ class Rule(Protocol):
 def require(name: str, value: float, holds: bool, allowed: str) -> None:
     """Raise ``ParameterError`` unless the parameter of the rule ``name`` is in its range."""
     if not holds:
-        raise ParameterError(f"{name} must be {allowed}, not {value!r}")
+        raise ParameterError(f"{name} must be {allowed}, not {shown(value)}")
