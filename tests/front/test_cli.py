@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,46 @@ def test_errors_are_one_clear_line(
     assert (ran.status, ran.out) == (status, "")
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+def run_apart(
+    *arguments: str | Path, shell: str = "", stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own, its standard files changed as ``shell`` says."""
+    line = f"{shlex.join([sys.executable, '-c', RUN_MAIN, *map(str, arguments)])} {shell}"
+    return subprocess.run(["sh", "-c", line], input=stdin, capture_output=True, timeout=60, check=False)
+
+
+RUN_MAIN = "from unspool.cli.main import main; main()"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "utf-8:surrogateescape"])
+def test_bytes_that_are_no_text_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tiny_path: Path, encoding: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    ran = run_apart("generate", "-", "-m", tiny_path, stdin=b"ab\xff")
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert ran.stderr.startswith(b"error: standard input is not text: it holds the byte 0xFF at character 2")
+    ran = run_apart("chat", "-m", tiny_path, "-t", "1", stdin=b"\xfe\nhi\n")
+    assert ran.returncode == 0
+    assert ran.stderr.startswith(b"error: the line is not text")
+    assert ran.stdout.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(("shell", "status"), [("<&-", 2), (">&-", 0), ("2>&-", 0), (">/dev/full", 1)])
+def test_standard_files_may_be_missing(tiny_path: Path, shell: str, status: int) -> None:
+    prompt = "-" if shell == "<&-" else "the"
+    ran = run_apart("generate", prompt, "-m", tiny_path, "-t", "3", "--seed", "1", shell=shell)
+    assert ran.returncode == status
+    assert b"Traceback" not in ran.stderr
+    assert ran.stderr.startswith(b"error: ") is (status > 0)
+    assert b"tokens/s" not in ran.stdout
+
+
+def test_a_reader_that_leaves_ends_it_quietly(tiny_path: Path) -> None:
+    ran = run_apart("generate", "the", "-m", tiny_path, "-t", "500", "--ignore-eos", shell="| head -c 1")
+    assert (len(ran.stdout), ran.stderr) == (1, b"")
 
 
 def test_an_unknown_model_is_an_error(command: Command) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from unspool.cli import options
 from unspool.cli.generate import footer
-from unspool.cli.terminal import note, write
+from unspool.cli.terminal import as_text, note, write
 from unspool.errors import ParameterError, UnspoolError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class ChatSession:
             if line.strip() in ("/quit", "/exit"):
                 return
             try:
-                self.take(line)
+                self.take(as_text(line, "the line"))
             except UnspoolError as error:
                 note(f"error: {error}")
 

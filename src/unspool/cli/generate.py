@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unspool.cli import options
-from unspool.cli.terminal import note, write
+from unspool.cli.terminal import as_text, note, write
 
 if TYPE_CHECKING:
     from unspool.llm import LLM
@@ -80,8 +80,13 @@ def generate(
 
 
 def read_prompt(prompt: str) -> str:
-    """The prompt, or for ``-`` all of standard input without its last line break."""
-    return prompt if prompt != "-" else sys.stdin.read().removesuffix("\n")
+    """The prompt, or for ``-`` all of standard input without its last line break.
+
+    Raises ``ParameterError`` for bytes that are no text.
+    """
+    if prompt != "-":
+        return as_text(prompt, "the prompt")
+    return as_text(sys.stdin.read().removesuffix("\n"), "standard input")
 
 
 def print_json(llm: LLM, text: str, chat: bool, params: SamplingParams) -> Generation:

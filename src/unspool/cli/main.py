@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,11 +45,16 @@ def options(
 
 def main() -> None:
     """Run the command line. Exit status 2 for a wrong argument, 1 for another error, 130 for Ctrl-C."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    for name, errors in (("stdin", "surrogateescape"), ("stdout", "replace"), ("stderr", "replace")):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
+        elif hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors=errors)
     try:
         app(prog_name="unspool")
     except UnspoolError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ParameterError) else 1)
+    except OSError as error:  # what was written could not be: a full disk, a terminal that went away
+        print(f"error: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
