@@ -14,13 +14,13 @@ from pathlib import Path
 from unspool import LLM, Token
 
 PROMPT = "My favourite thing about the sea is"
-SETTINGS = {"max_tokens": 10, "temperature": 1.0, "top_p": 0.9, "seed": 7, "logprobs": 4}
+SETTINGS = {"max_tokens": 10, "temperature": 1.0, "top_p": 0.9, "seed": 5, "logprobs": 4}
 ROW, TOP, BAR = 30, 92, 150
 COLUMNS = {
     "token": 20,
     "probability": 150,
-    "rank": 375,
-    "entropy": 435,
+    "rank from 0": 375,
+    "entropy, nats": 435,
     "kept by top-p 0.9": 515,
     "the model's favourites": 660,
 }
@@ -32,17 +32,22 @@ def text(x: float, y: float, words: str, style: str = "") -> str:
     return f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>'
 
 
+def percent(p: float) -> str:
+    """A probability as a reader wants it."""
+    return "<1%" if p < 0.01 else f"{p:.0%}"
+
+
 def token_row(token: Token, y: int) -> list[str]:
     """A token, its probability as a bar, its rank, the row's entropy, and the alternatives."""
     p = math.exp(token.logprob)
-    favourites = " · ".join(f"{a.text!r} {math.exp(a.logprob):.0%}" for a in token.top_logprobs)
+    favourites = " · ".join(f"{a.text!r} {percent(math.exp(a.logprob))}" for a in token.top_logprobs)
     x = list(COLUMNS.values())
     return [
         text(x[0], y, repr(token.text), 'class="token"'),
         f'<rect x="{x[1]}" y="{y - 12}" width="{BAR}" height="14" class="track"/>',
         f'<rect x="{x[1]}" y="{y - 12}" width="{max(2.0, BAR * p):.1f}" height="14" class="bar"/>',
         text(x[1] + BAR + 8, y, f"{p:.1%}"),
-        text(x[2], y, f"{token.rank + 1}"),
+        text(x[2], y, f"{token.rank}"),
         text(x[3], y, f"{token.entropy:.2f}"),
         text(x[4], y, f"{token.kept:,}"),
         text(x[5], y, favourites, 'class="quiet"'),
