@@ -43,7 +43,12 @@ Pool::Pool(int threads) : size_(threads), owner_(getpid()) {
   if (threads < 1) throw std::invalid_argument("a pool needs at least one thread");
   arrived_ = std::make_unique<Epoch[]>(size_);
   finished_ = std::make_unique<Epoch[]>(size_);
-  for (int worker = 1; worker < size_; worker++) workers_.emplace_back([this, worker] { serve(worker); });
+  try {
+    for (int worker = 1; worker < size_; worker++) workers_.emplace_back([this, worker] { serve(worker); });
+  } catch (...) {  // no more threads: those that run would end the process if they were not joined
+    stop();
+    throw;
+  }
 }
 
 Pool::~Pool() {
@@ -51,10 +56,20 @@ Pool::~Pool() {
     for (auto& worker : workers_) worker.detach();
     return;
   }
+  stop();
+}
+
+void Pool::stop() {
   quit_ = true;
-  started_.fetch_add(1, std::memory_order_release);
-  started_.notify_all();
+  announce(started_.load(std::memory_order_relaxed) + 1);
   for (auto& worker : workers_) worker.join();
+}
+
+// Sequentially consistent: libstdc++ looks for sleepers right after the store, and a store that is still on its
+// way then lets a worker go to sleep on the old epoch for good.
+void Pool::announce(uint32_t epoch) {
+  started_.store(epoch, std::memory_order_seq_cst);
+  started_.notify_all();
 }
 
 void Pool::run_erased(Erased task, const void* context) {
@@ -67,10 +82,7 @@ void Pool::run_erased(Erased task, const void* context) {
   task_ = task;
   context_ = context;
   const uint32_t epoch = started_.load(std::memory_order_relaxed) + 1;
-  if (size_ > 1) {
-    started_.store(epoch, std::memory_order_release);
-    started_.notify_all();
-  }
+  if (size_ > 1) announce(epoch);
   task(context, 0);
   for (int worker = 1; worker < size_; worker++) {
     spin_then_yield([&] { return finished_[worker].value.load(std::memory_order_acquire) == epoch; });

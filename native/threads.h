@@ -21,7 +21,7 @@ inline void pause() {
 
 class Pool {
  public:
-  // Threads in all, the caller included: at least 1.
+  // Threads in all, the caller included: at least 1. Throws std::system_error where the system has no more.
   explicit Pool(int threads);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -43,6 +43,8 @@ class Pool {
  private:
   using Erased = void (*)(const void* context, int worker);
   void run_erased(Erased task, const void* context);
+  void announce(uint32_t epoch);
+  void stop();
   void serve(int worker);
 
   // One cache line each, written by one worker and read by the others.
