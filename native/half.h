@@ -22,7 +22,7 @@ static inline float bfloat_to_float(uint16_t b) { return float_of_bits(static_ca
 static inline float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
-  if ((h & 0x7c00u) == 0x7c00u) return float_of_bits(sign | (magnitude + (112u << 23)));  // infinity or NaN
+  if ((h & 0x7c00u) == 0x7c00u) return float_of_bits(sign | 0x7f800000u | magnitude);  // infinity or NaN
   // Read as a float32 the exponent is 112 too small; the product is exact, subnormal halves included.
   return float_of_bits(sign | bits_of_float(float_of_bits(magnitude) * 0x1p112f));
 }

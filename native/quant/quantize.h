@@ -3,11 +3,25 @@
 
 namespace unspool::UNSPOOL_ISA {
 
-// One group x[32] to place `at`. The scale is max |x| / 127; codes round to nearest, ties to even.
+// 127 divided by less may be beyond float32.
+constexpr float kTiny = 0x1p-120f;
+
+// A group of codes 0: what it is multiplied with comes to 0, or to NaN where the scale is that.
+static inline void put_zeros(float scale, const Activations& a, size_t at) {
+  __builtin_memset(a.codes + 32 * at, 0, 32);
+  a.scales[at] = a.offsets[at] = scale;
+  a.sums[at] = 0;
+}
+
+// One group x[32] to place `at`. The scale is max |x| / 127; codes round to nearest, ties to even. What holds
+// NaN or infinity gives NaN, so that such a row is seen to be broken; what is below kTiny, 0.
 static inline void quantize_group(const float* x, const Activations& a, size_t at) {
   const f32x16 lo = load(x), hi = load(x + 16);
-  const float largest = max_of(max(abs(lo), abs(hi)));
-  const f32x16 inverse = set(largest > 0.0f ? 127.0f / largest : 0.0f);
+  const f32x16 size_lo = abs(lo), size_hi = abs(hi), infinity = set(__builtin_inff());
+  if (bits((size_lo < infinity) & (size_hi < infinity)) != 0xffff) return put_zeros(__builtin_nanf(""), a, at);
+  const float largest = max_of(max(size_lo, size_hi));
+  if (largest < kTiny) return put_zeros(0.0f, a, at);
+  const f32x16 inverse = set(127.0f / largest);
   const i32x16 q_lo = to_int(lo * inverse), q_hi = to_int(hi * inverse);
   store_bytes(a.codes + 32 * at, q_lo);
   store_bytes(a.codes + 32 * at + 16, q_hi);
