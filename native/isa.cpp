@@ -21,8 +21,12 @@ extern const Kernels avx512_kernels;
 namespace {
 
 #if defined(__x86_64__)
-// CPUID leaf 7, subleaf 1, EAX bit 4: not every compiler's __builtin_cpu_supports knows its name.
-[[maybe_unused]] bool has_avx_vnni() {
+// Not every compiler's __builtin_cpu_supports knows the names of these two.
+[[maybe_unused]] bool has_f16c() {  // CPUID leaf 1, ECX bit 29
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 29 & 1u);
+}
+[[maybe_unused]] bool has_avx_vnni() {  // CPUID leaf 7, subleaf 1, EAX bit 4
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1u);
 }
@@ -32,8 +36,7 @@ std::vector<const Kernels*> detect() {
   std::vector<const Kernels*> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  [[maybe_unused]] const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                                     __builtin_cpu_supports("f16c");
+  [[maybe_unused]] const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #endif
 #if UNSPOOL_HAS_AVX512
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

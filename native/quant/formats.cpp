@@ -7,11 +7,6 @@
 namespace unspool {
 namespace {
 
-template <class Block>
-const Block* blocks(const uint8_t* row) {
-  return reinterpret_cast<const Block*>(row);
-}
-
 void dequantize(const BlockQ4_0& block, float* out) {
   const float d = half_to_float(block.d);
   for (int j = 0; j < 16; j++) {
@@ -35,7 +30,7 @@ void dequantize(const BlockQ8_0& block, float* out) {
 
 template <class Block>
 void dequantize_blocks(const uint8_t* row, int columns, float* out) {
-  for (int g = 0; g < columns / kGroup; g++) dequantize(blocks<Block>(row)[g], out + kGroup * g);
+  for (int g = 0; g < columns / kGroup; g++) dequantize(load_block<Block>(row, g), out + kGroup * g);
 }
 
 uint16_t load_word(const uint8_t* row, int k) {

@@ -1,9 +1,13 @@
 // How tensors are stored in a file, and the one exact meaning of each format.
 #pragma once
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace unspool {
+
+static_assert(std::endian::native == std::endian::little, "files and packed weights are little-endian");
 
 // Numbered as GGUF numbers them.
 enum class TensorType : int { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
@@ -24,6 +28,14 @@ struct BlockQ8_0 {  // x = q d
   int8_t q[32];
 };
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ8_0) == 34);
+
+// Block g of a row, wherever in memory a file's tensor begins.
+template <class Block>
+Block load_block(const uint8_t* row, int g) {
+  Block block;
+  std::memcpy(&block, row + sizeof block * g, sizeof block);
+  return block;
+}
 
 // Whether kernels exist for the type.
 bool is_supported(int type);

@@ -63,9 +63,10 @@ bool pack_quantized(const RawTensor& tensor, int first_row, int rows, uint8_t* d
   const Layout layout(tensor.type, tensor.columns);
   bool finite = true;
   for (int r = 0; r < rows; r++) {
-    const auto* row = reinterpret_cast<const Block*>(tensor.row(first_row + r));
+    const uint8_t* row = tensor.row(first_row + r);
     for (int g = 0; g < tensor.columns / kGroup; g++) {
-      finite &= pack_block(row[g], r, dst + layout.group_scales * g, dst + layout.quants + layout.group_quants * g);
+      finite &= pack_block(load_block<Block>(row, g), r, dst + layout.group_scales * g,
+                           dst + layout.quants + layout.group_quants * g);
     }
   }
   return finite;

@@ -54,11 +54,6 @@ static inline f32x16 abs(f32x16 a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
 }
-// To the nearest integer, ties to even.
-static inline f32x16 round(f32x16 a) {
-  constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-  return {_mm256_round_ps(a.lo, kMode), _mm256_round_ps(a.hi, kMode)};
-}
 static inline i32x16 to_int(f32x16 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }  // ties to even
 static inline f32x16 to_float(i32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 static inline f32x16 as_float(i32x16 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
@@ -76,9 +71,6 @@ static inline void store_int(int32_t* p, i32x16 a) {
 }
 static inline i32x16 operator+(i32x16 a, i32x16 b) {
   return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
-}
-static inline i32x16 operator-(i32x16 a, i32x16 b) {
-  return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
 template <int N>
 static inline i32x16 shift_left(i32x16 a) { return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)}; }
@@ -209,7 +201,9 @@ static inline f32x16 load_first(const float* p, int n, float rest) {  // n in 0.
 static inline mask16 operator==(f32x16 a, f32x16 b) {
   return {_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ)};
 }
-static inline i32x16 operator^(i32x16 a, i32x16 b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+static inline i32x16 operator^(i32x16 a, i32x16 b) {
+  return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
+}
 template <int N>
 static inline i32x16 shift_right(i32x16 a) {  // zeros come in
   return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)};

@@ -41,10 +41,6 @@ static inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {_mm512_fmadd_ps
 static inline f32x16 max(f32x16 a, f32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 static inline f32x16 min(f32x16 a, f32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 static inline f32x16 abs(f32x16 a) { return {_mm512_abs_ps(a.v)}; }
-// To the nearest integer, ties to even.
-static inline f32x16 round(f32x16 a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
 static inline i32x16 to_int(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }  // ties to even
 static inline f32x16 to_float(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 static inline f32x16 as_float(i32x16 a) { return {_mm512_castsi512_ps(a.v)}; }
@@ -54,7 +50,6 @@ static inline i32x16 set_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 static inline i32x16 load_int(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 static inline void store_int(int32_t* p, i32x16 a) { _mm512_storeu_si512(p, a.v); }
 static inline i32x16 operator+(i32x16 a, i32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-static inline i32x16 operator-(i32x16 a, i32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 template <int N>
 static inline i32x16 shift_left(i32x16 a) { return {_mm512_slli_epi32(a.v, N)}; }
 // The low byte of each lane; lanes must be in -128..127.

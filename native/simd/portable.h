@@ -54,7 +54,6 @@ static inline f32x16 max(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] > b.
 static inline f32x16 min(f32x16 a, f32x16 b) { UNSPOOL_LANES(f32x16, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
 static inline f32x16 abs(f32x16 a) { UNSPOOL_LANES(f32x16, __builtin_fabsf(a.v[i])); }
 // To the nearest integer, ties to even.
-static inline f32x16 round(f32x16 a) { UNSPOOL_LANES(f32x16, __builtin_rintf(a.v[i])); }
 static inline i32x16 to_int(f32x16 a) { UNSPOOL_LANES(i32x16, static_cast<int32_t>(__builtin_rintf(a.v[i]))); }
 static inline f32x16 to_float(i32x16 a) { UNSPOOL_LANES(f32x16, static_cast<float>(a.v[i])); }
 static inline f32x16 as_float(i32x16 a) {
@@ -71,8 +70,11 @@ static inline i32x16 as_int(f32x16 a) {
 static inline i32x16 set_int(int32_t x) { UNSPOOL_LANES(i32x16, x); }
 static inline i32x16 load_int(const int32_t* p) { UNSPOOL_LANES(i32x16, p[i]); }
 static inline void store_int(int32_t* p, i32x16 a) { std::memcpy(p, a.v, sizeof a.v); }
-static inline i32x16 operator+(i32x16 a, i32x16 b) { UNSPOOL_LANES(i32x16, a.v[i] + b.v[i]); }
-static inline i32x16 operator-(i32x16 a, i32x16 b) { UNSPOOL_LANES(i32x16, a.v[i] - b.v[i]); }
+// Sums wrap around.
+static inline int32_t add_int(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+static inline i32x16 operator+(i32x16 a, i32x16 b) { UNSPOOL_LANES(i32x16, add_int(a.v[i], b.v[i])); }
 template <int N>
 static inline i32x16 shift_left(i32x16 a) {
   UNSPOOL_LANES(i32x16, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << N));
@@ -120,7 +122,7 @@ static inline float max_of(f32x16 a) {
 }
 static inline int32_t sum_int(i32x16 a) {
   int32_t total = 0;
-  for (int i = 0; i < 16; i++) total += a.v[i];
+  for (int i = 0; i < 16; i++) total = add_int(total, a.v[i]);
   return total;
 }
 
