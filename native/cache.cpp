@@ -1,11 +1,15 @@
 #include "cache.h"
 
-#include <cstring>
+#include <new>
 
 namespace unspool {
 
 void Cache::allocate(int blocks) {
-  memory = Memory(block_halves() * blocks * sizeof(uint16_t));
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(block_halves() * sizeof(uint16_t), static_cast<size_t>(blocks), &bytes)) {
+    throw std::bad_alloc();
+  }
+  memory = Memory(bytes);
   num_blocks = blocks;
 }
 

@@ -21,12 +21,14 @@ struct Cache {
   size_t head_halves() const { return static_cast<size_t>(2) * kBlock * head_dim; }
   size_t block_halves() const { return head_halves() * kv_heads * layers; }
   uint16_t* keys(int block, int layer, int kv_head) const {
-    return memory.as<uint16_t>() + block_halves() * block + head_halves() * (static_cast<size_t>(layer) * kv_heads + kv_head);
+    const size_t head = static_cast<size_t>(layer) * kv_heads + kv_head;
+    return memory.as<uint16_t>() + block_halves() * block + head_halves() * head;
   }
   // Given the same block's keys.
   uint16_t* values(uint16_t* keys) const { return keys + static_cast<size_t>(kBlock) * head_dim; }
   const uint16_t* values(const uint16_t* keys) const { return keys + static_cast<size_t>(kBlock) * head_dim; }
 
+  // Throws std::bad_alloc.
   void allocate(int blocks);
   // One slot's keys and values in every layer.
   void copy_slot(int from, int to);

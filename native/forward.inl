@@ -43,7 +43,7 @@ struct Worker {
   // Row i of an input from floats, in the forms that the input has room for.
   void put(const float* row, const Activations& input, const Activations* fine, const Tiling& tiling, int i) const {
     if (input.codes) quantize_row(row, input, fine, tiling, i);
-    if (input.floats) copy_floats(row, input.columns, input.floats + static_cast<size_t>(input.columns) * i);
+    if (input.floats) copy_floats(row, input.columns, input.row(i));
   }
 
   const Activations& normalize(const RowSet& rows, const std::vector<float>& weight, const Activations* fine) {
@@ -158,7 +158,7 @@ struct Worker {
           for (int t = 0; t < n; t++) {
             const float* group = activated + 32 * t;
             if (out.codes) quantize_group(group, out, out.place(start) + static_cast<size_t>(column / 32) * n + t);
-            if (out.floats) copy_floats(group, 16 * panels, out.floats + static_cast<size_t>(out.columns) * (start + t) + column);
+            if (out.floats) copy_floats(group, 16 * panels, out.row(start + t) + column);
           }
         }
       }
@@ -171,14 +171,15 @@ struct Worker {
     const auto norm = [&](int t, float* out) {
       rms_norm(residual(t), model.final_norm.data(), model.spec.hidden_size, model.spec.norm_epsilon, out);
     };
-    for (int h = begin(b.num_hidden); h < end(b.num_hidden); h++) norm(b.hidden_rows[h], step.hidden_row(h));
+    for (int h = begin(b.num_hidden); h < end(b.num_hidden); h++) norm(b.hidden_rows[h], step.hidden.row(h));
     if (!b.num_rows) return;
-    const Activations& input = prepare(step.hidden_input, step.head_alone, b.num_rows, [&](const Activations& into, int r) {
+    const auto make = [&](const Activations& into, int r) {
       norm(b.rows[r], scratch.row);
       put(scratch.row, into, nullptr, step.head_tiling, r);
-    });
+    };
+    const Activations& input = prepare(step.hidden_input, step.head_alone, b.num_rows, make);
     multiply(model.head, worker, input, nullptr, step.head_tiling, [&](int panel, int first, int n, const float* out) {
-      for (int r = first; r < first + n; r++, out += 16) store(step.logits_row(r) + 16 * panel, load(out));
+      for (int r = first; r < first + n; r++, out += 16) store(step.logits.row(r) + 16 * panel, load(out));
     });
   }
 };

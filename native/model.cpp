@@ -1,10 +1,19 @@
 #include "model.h"
 
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <stdexcept>
+#include <utility>
+
+#include "sample.h"
 
 namespace unspool {
 namespace {
+
+[[noreturn]] void refuse_damaged(const std::string& role) {
+  throw std::invalid_argument("tensor '" + role + "' holds values that are not finite; the file is damaged");
+}
 
 // Takes tensors by role, checked against the shape that the spec asks for.
 class Roles {
@@ -26,6 +35,9 @@ class Roles {
     const RawTensor& tensor = take(role, 1, columns);
     std::vector<float> values(columns);
     dequantize_row(tensor.type, tensor.data, columns, values.data());
+    for (const float value : values) {
+      if (!std::isfinite(value)) refuse_damaged(role);
+    }
     return values;
   }
 
@@ -82,9 +94,7 @@ class Packer {
       for (const Job& job : jobs_) next = pack_share(job, w, next, damaged);
     });
     if (no_memory) throw std::bad_alloc();
-    if (const std::string* role = damaged) {
-      throw std::invalid_argument("tensor '" + *role + "' holds values that are not finite; the file is damaged");
-    }
+    if (const std::string* role = damaged) refuse_damaged(*role);
     return streams;
   }
 
@@ -131,7 +141,8 @@ class Packer {
   std::vector<Job> jobs_;
 };
 
-void check(const Spec& s) {
+// The spec, where the kernels can compute it; int holds every size of such a model.
+const Spec& checked(const Spec& s) {
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw std::invalid_argument(what);
   };
@@ -141,19 +152,28 @@ void check(const Spec& s) {
   require(s.hidden_size % 16 == 0 && s.intermediate_size % 16 == 0 && s.head_dim % 16 == 0,
           "the kernels need hidden, intermediate and head sizes that are multiples of 16");
   require(s.head_dim <= kMaxHeadDim, "the kernels take heads of at most 512 dimensions");
+  require(s.num_heads <= kMaxHeads, "the kernels take at most 65,536 heads");
   require(s.num_heads % s.num_kv_heads == 0, "query heads must be a multiple of key-value heads");
   require(s.rope_dim % 2 == 0 && s.rope_dim >= 0 && s.rope_dim <= s.head_dim,
           "rotated dimensions must be even and at most the head size");
+  require(s.vocab_size <= kMaxVocabulary, "the sampler takes vocabularies of at most 4,194,304 tokens");
+  require(s.rope_theta > 0 && s.rope_theta <= std::numeric_limits<float>::max(),
+          "the base of the rotary frequencies must be positive");
+  require(s.norm_epsilon >= 0 && s.norm_epsilon <= 1, "the norms' epsilon must be from 0 to 1");
+  return s;
 }
 
 }  // namespace
 
-Model::Model(const Spec& spec, const Kernels& kernels, Pool& pool, const std::map<std::string, RawTensor>& tensors)
-    : spec(spec), kernels(&kernels), rotary(spec.head_dim, spec.rope_dim, spec.rope_theta) {
-  check(spec);
+Model::Model(const Spec& unchecked, const Kernels& kernels, Pool& pool,
+             const std::map<std::string, RawTensor>& tensors)
+    : spec(checked(unchecked)), kernels(&kernels), rotary(spec.head_dim, spec.rope_dim, spec.rope_theta) {
   const Roles roles(tensors);
   Packer packer(pool.size());
   const int hidden = spec.hidden_size, kv_size = spec.num_kv_heads * spec.head_dim;
+  if (static_cast<size_t>(spec.num_layers) > tensors.size()) {
+    throw std::invalid_argument("the model has fewer tensors than its " + std::to_string(spec.num_layers) + " layers");
+  }
   layers.resize(spec.num_layers);
   for (int i = 0; i < spec.num_layers; i++) {
     Layer& layer = layers[i];
@@ -184,8 +204,14 @@ Model::Model(const Spec& spec, const Kernels& kernels, Pool& pool, const std::ma
 }
 
 void Model::allocate(int num_blocks) {
-  cache.allocate(num_blocks);
+  if (num_blocks < 0 || num_blocks > kMaxBlocks) {
+    throw std::invalid_argument("a cache has 0 to " + std::to_string(kMaxBlocks) + " blocks, not " +
+                                std::to_string(num_blocks));
+  }
+  Cache fresh{cache.layers, cache.kv_heads, cache.head_dim, 0, Memory()};
+  fresh.allocate(num_blocks);
   rotary.allocate(num_blocks * kBlock);
+  cache = std::move(fresh);
 }
 
 void Model::embed(int token, float* out) const {

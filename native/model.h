@@ -14,6 +14,8 @@
 namespace unspool {
 
 constexpr int kMaxHeadDim = 512;
+constexpr int kMaxHeads = 1 << 16;
+constexpr int kMaxBlocks = (1 << 27) - 1;  // slots are numbered by int32
 
 struct Spec {
   int vocab_size = 0;
@@ -52,10 +54,11 @@ struct Model {
   // Tensors by role: "embedding", "final_norm", "head" (none where it is the embedding), and for layer i
   // "layers.i." with attention_norm, query, key, value, output, feed_forward_norm, gate, up, down. Packs them
   // on all workers. Throws std::invalid_argument for a tensor that is missing, of another shape than the
-  // spec's, of a type without kernels, or not finite.
+  // spec's, of a type without kernels, or not finite (a borrowed embedding table is not looked through).
   Model(const Spec& spec, const Kernels& kernels, Pool& pool, const std::map<std::string, RawTensor>& tensors);
 
-  // The cache, zeroed, and room for its positions' rotations. Throws std::bad_alloc.
+  // The cache, zeroed, and room for its positions' rotations. Throws std::invalid_argument or
+  // std::bad_alloc, and then nothing has changed.
   void allocate(int num_blocks);
 
   void embed(int token, float* out) const;

@@ -5,7 +5,11 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+#include <memory>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 
 #include "isa.h"
 #include "model.h"
@@ -23,10 +27,17 @@ namespace {
 template <class T, int N>
 using Array = nb::ndarray<const T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
 
-// The Python `(type, rows, columns, bytes)` of each role; sizes are checked against the bytes here.
+// The Python `(type, rows, columns, bytes)` of each role; sizes are checked against the bytes here. Nothing is
+// converted: the bytes are borrowed, and a converted copy would be gone when this returns.
 RawTensor raw_tensor(const std::string& role, nb::handle value) {
-  const auto [type, rows, columns, bytes] = nb::cast<std::tuple<int, int, int, Array<uint8_t, 1>>>(value);
-  if (!is_supported(type)) throw std::invalid_argument("tensor '" + role + "' has type " + std::to_string(type) + ", which has no kernels");
+  std::tuple<int, int, int, Array<uint8_t, 1>> fields;
+  if (!nb::try_cast(value, fields, false)) {
+    throw std::invalid_argument("tensor '" + role + "' must be (type, rows, columns, contiguous uint8 array)");
+  }
+  const auto& [type, rows, columns, bytes] = fields;
+  if (!is_supported(type)) {
+    throw std::invalid_argument("tensor '" + role + "' has type " + std::to_string(type) + ", which has no kernels");
+  }
   const RawTensor tensor{static_cast<TensorType>(type), rows, columns, bytes.data()};
   if (rows < 1 || columns < 1 || (is_quantized(tensor.type) && columns % kGroup)) {
     throw std::invalid_argument("tensor '" + role + "' has a shape that its type cannot have");
@@ -38,18 +49,21 @@ RawTensor raw_tensor(const std::string& role, nb::handle value) {
   return tensor;
 }
 
-// A model with the scratch of its steps.
+// A model with the scratch of its steps. One thread at a time computes with it or changes it.
 class Decoder {
  public:
   Decoder(Pool& pool, const std::string& instruction_set, int max_step_tokens, const Spec& spec, nb::dict tensors)
-      : pool_(pool), model_(spec, kernels(instruction_set), pool, raw_tensors(tensors)),
+      : pool_(pool), model_(packed(spec, kernels(instruction_set), pool, raw_tensors(tensors))),
         step_(model_, pool.size(), max_step_tokens) {}
 
-  void allocate(int num_blocks) { model_.allocate(num_blocks); }
+  void allocate(int num_blocks) {
+    const Turn turn(busy_);
+    model_.allocate(num_blocks);
+  }
 
-  void forward(Array<int32_t, 1> tokens, Array<int32_t, 1> positions, Array<int32_t, 1> slots, Array<int32_t, 1> parents,
-               Array<int32_t, 1> run_starts, Array<int32_t, 2> block_table, Array<int32_t, 1> context_lens,
-               Array<int32_t, 1> rows, Array<int32_t, 1> hidden_rows) {
+  void forward(Array<int32_t, 1> tokens, Array<int32_t, 1> positions, Array<int32_t, 1> slots,
+               Array<int32_t, 1> parents, Array<int32_t, 1> run_starts, Array<int32_t, 2> block_table,
+               Array<int32_t, 1> context_lens, Array<int32_t, 1> rows, Array<int32_t, 1> hidden_rows) {
     StepBatch batch;
     batch.num_tokens = static_cast<int>(tokens.size());
     batch.num_runs = static_cast<int>(context_lens.size());
@@ -69,6 +83,7 @@ class Decoder {
     batch.context_lens = context_lens.data();
     batch.rows = rows.data();
     batch.hidden_rows = hidden_rows.data();
+    const Turn turn(busy_);
     nb::gil_scoped_release release;
     step_.plan(model_, batch);
     model_.rotary.extend(step_.positions);
@@ -76,12 +91,14 @@ class Decoder {
   }
 
   void copy_slots(Array<int32_t, 2> pairs) {
+    const Turn turn(busy_);
     const int num_slots = model_.cache.num_blocks * kBlock;
     if (pairs.shape(1) != 2) throw std::invalid_argument("slots to copy come in pairs, [N, 2]");
     for (size_t i = 0; i < pairs.size(); i++) {
       const int32_t slot = pairs.data()[i];
       if (slot < 0 || slot >= num_slots) {
-        throw std::invalid_argument("slot " + std::to_string(slot) + " is not in the cache's 0 to " + std::to_string(num_slots - 1));
+        throw std::invalid_argument("slot " + std::to_string(slot) + " is not in the cache's 0 to " +
+                                    std::to_string(num_slots - 1));
       }
     }
     nb::gil_scoped_release release;
@@ -92,6 +109,27 @@ class Decoder {
   const Step& step() const { return step_; }
 
  private:
+  // Held while the decoder is in use. Taken and given back with the GIL; a second thread is refused rather than
+  // made to wait, as the logits that it was about to read would be another step's.
+  class Turn {
+   public:
+    explicit Turn(bool& busy) : busy_(busy) {
+      if (busy) throw std::runtime_error("another thread is using this model; one step at a time");
+      busy_ = true;
+    }
+    ~Turn() { busy_ = false; }
+    Turn(const Turn&) = delete;
+
+   private:
+    bool& busy_;
+  };
+
+  static Model packed(const Spec& spec, const Kernels& kernels, Pool& pool,
+                      const std::map<std::string, RawTensor>& tensors) {
+    nb::gil_scoped_release release;
+    return Model(spec, kernels, pool, tensors);
+  }
+
   static std::map<std::string, RawTensor> raw_tensors(nb::dict tensors) {
     std::map<std::string, RawTensor> raw;
     for (auto [role, value] : tensors) {
@@ -101,6 +139,7 @@ class Decoder {
     return raw;
   }
 
+  bool busy_ = false;
   Pool& pool_;
   Model model_;
   Step step_;
@@ -108,10 +147,13 @@ class Decoder {
 
 using View = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::device::cpu>;
 
-// [rows, columns] floats of the decoder's own memory, valid until its next forward.
-View view(nb::handle owner, const float* data, size_t rows, size_t columns, int64_t stride) {
+// A step's rows where they lie: what they hold changes with the next forward, and they stay readable after it.
+View view(const Output& output) {
+  using Owner = std::shared_ptr<const Memory>;
   static const float nothing = 0;
-  return View(data ? data : &nothing, {rows, columns}, owner, {stride, 1});
+  const nb::capsule owner(new Owner(output.memory()), [](void* p) noexcept { delete static_cast<Owner*>(p); });
+  const float* data = output.rows() ? output.row(0) : &nothing;
+  return View(data, {output.rows(), output.columns()}, owner, {static_cast<int64_t>(output.stride()), 1});
 }
 
 NB_MODULE(_native, m) {
@@ -143,20 +185,13 @@ NB_MODULE(_native, m) {
       .def(nb::init<Pool&, const std::string&, int, const Spec&, nb::dict>(), "pool"_a, "instruction_set"_a,
            "max_step_tokens"_a, "spec"_a, "tensors"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>())
       .def("allocate", &Decoder::allocate, "num_blocks"_a)
-      .def("forward", &Decoder::forward, "tokens"_a, "positions"_a, "slots"_a, "parents"_a, "run_starts"_a,
-           "block_table"_a, "context_lens"_a, "rows"_a, "hidden_rows"_a)
-      .def("copy_slots", &Decoder::copy_slots, "pairs"_a)
-      .def("logits",
-           [](nb::handle self) {
-             const auto& d = nb::cast<const Decoder&>(self);
-             return view(self, d.step().logits(), d.step().batch.num_rows, d.model().spec.vocab_size, d.step().logits_stride);
-           })
-      .def("hidden",
-           [](nb::handle self) {
-             const auto& d = nb::cast<const Decoder&>(self);
-             const size_t size = d.model().spec.hidden_size;
-             return view(self, d.step().hidden(), d.step().batch.num_hidden, size, size);
-           })
+      // No conversions: an array of another type would be cut to fit in silence.
+      .def("forward", &Decoder::forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
+           "parents"_a.noconvert(), "run_starts"_a.noconvert(), "block_table"_a.noconvert(),
+           "context_lens"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert())
+      .def("copy_slots", &Decoder::copy_slots, "pairs"_a.noconvert())
+      .def("logits", [](const Decoder& d) { return view(d.step().logits); })
+      .def("hidden", [](const Decoder& d) { return view(d.step().hidden); })
       .def_prop_ro("packed_bytes", [](const Decoder& d) { return d.model().packed_bytes(); })
       .def_prop_ro("instruction_set", [](const Decoder& d) { return d.model().kernels->name; });
 

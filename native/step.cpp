@@ -12,6 +12,7 @@ namespace {
 constexpr int kAlone = 4;
 // Items of attention that each worker should find at least, so that none waits long for another.
 constexpr int kItemsPerWorker = 4;
+constexpr int kMaxCapacity = 1 << 20;
 
 // Hands out parts of one allocation, each on its own cache line.
 class Arena {
@@ -67,11 +68,16 @@ void check_range(const char* array, int i, int value, int low, int high) {
 }  // namespace
 
 Step::Step(const Model& model, int workers, int capacity)
-    : capacity_(capacity), workers_(workers), hidden_size_(model.spec.hidden_size), num_heads_(model.spec.num_heads),
-      group_heads_(model.spec.group_heads()), head_dim_(model.spec.head_dim),
-      part_floats_(model.spec.head_dim + 16) {
+    : capacity_(capacity), workers_(workers), num_heads_(model.spec.num_heads), group_heads_(model.spec.group_heads()),
+      head_dim_(model.spec.head_dim), part_floats_(model.spec.head_dim + 16) {
+  if (capacity < 1 || capacity > kMaxCapacity) {
+    throw std::invalid_argument("a step holds 1 to " + std::to_string(kMaxCapacity) + " tokens, not " +
+                                std::to_string(capacity));
+  }
   const Spec& spec = model.spec;
-  logits_stride = (static_cast<size_t>(spec.vocab_size) + 15) / 16 * 16 + 80;  // no power of two: those share cache sets
+  const size_t vocabulary = spec.vocab_size, hidden_size = spec.hidden_size;
+  logits = Output(vocabulary, (vocabulary + 15) / 16 * 16 + 80);  // no power of two: those share cache sets
+  hidden = Output(hidden_size, hidden_size);
   Needs of_hidden, of_attended, of_feed_forward, of_fine;
   for (const Layer& layer : model.layers) {
     for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up}) of_hidden.of(*m);
@@ -109,6 +115,8 @@ Step::Step(const Model& model, int workers, int capacity)
 
 void Step::plan(const Model& model, const StepBatch& new_batch) {
   check(model, new_batch);
+  logits.resize(new_batch.num_rows);
+  hidden.resize(new_batch.num_hidden);
   batch = new_batch;
   all.tokens.resize(batch.num_tokens);
   std::iota(all.tokens.begin(), all.tokens.end(), 0);
@@ -120,10 +128,6 @@ void Step::plan(const Model& model, const StepBatch& new_batch) {
   }
   if (batch.num_rows) head_tiling = Tiling(batch.num_rows, model.kernels->tile);
   head_alone = workers_ > 1 && batch.num_rows <= kAlone;
-  const size_t logits_bytes = sizeof(float) * logits_stride * batch.num_rows;
-  if (logits_.size() < logits_bytes) logits_ = Memory(logits_bytes);
-  const size_t hidden_bytes = sizeof(float) * hidden_size_ * batch.num_hidden;
-  if (hidden_.size() < hidden_bytes) hidden_ = Memory(hidden_bytes);
   for (int layer = 0; layer < model.spec.num_layers; layer++) next_item[layer] = 0;
 }
 
@@ -139,8 +143,9 @@ void Step::plan_attention(const Model& model) {
     for (int t = first; t < end; t++) {
       const int position = batch.positions[t];
       const bool next_in_line = batch.parents[t] == (t == first ? -1 : t - 1);
-      const int32_t block = batch.table(run)[position / kBlock];
-      if (!next_in_line || batch.slots[t] != block * kBlock + position % kBlock) in_place[run] = 0;
+      const int32_t block = batch.table(run)[position / kBlock];  // anything, where it is not the slot's
+      const bool its_slot = batch.slots[t] / kBlock == block && batch.slots[t] % kBlock == position % kBlock;
+      if (!next_in_line || !its_slot) in_place[run] = 0;
       positions = std::max(positions, position + 1);
     }
     const int tokens = in_place[run] ? tile_tokens : 1;
@@ -208,7 +213,9 @@ void Step::check(const Model& model, const StepBatch& b) {
       check_range("slots", t, b.slots[t], 0, num_slots);
       if (parent != -1) check_range("parents", t, parent, first, t);
       const int position = parent == -1 ? context : b.positions[parent] + 1;
-      if (b.positions[t] != position) refuse(at("positions", t, b.positions[t]) + ", its parent's next is " + std::to_string(position));
+      if (b.positions[t] != position) {
+        refuse(at("positions", t, b.positions[t]) + ", its parent's next is " + std::to_string(position));
+      }
       if (position / kBlock >= b.max_blocks) refuse(at("positions", t, position) + ", beyond the block table");
       check_range("positions", t, position, 0, num_slots);
     }

@@ -7,6 +7,7 @@
 
 #include "memory.h"
 #include "model.h"
+#include "output.h"
 #include "quant/activations.h"
 #include "scratch.h"
 
@@ -50,16 +51,12 @@ struct RowSet {
 // The step under way, the plan that every worker follows, and scratch for up to `capacity` tokens.
 class Step {
  public:
+  // For batches of up to `capacity` tokens. Throws std::invalid_argument, std::bad_alloc.
   Step(const Model& model, int workers, int capacity);
 
-  // Checks the batch, throwing std::invalid_argument where it is malformed, and plans it.
+  // Checks the batch, throwing std::invalid_argument where it is malformed, and plans it. Throws std::bad_alloc.
   void plan(const Model& model, const StepBatch& batch);
 
-  int capacity() const { return capacity_; }
-  const float* logits() const { return logits_.as<float>(); }
-  const float* hidden() const { return hidden_.as<float>(); }
-  float* logits_row(int r) { return logits_.as<float>() + logits_stride * r; }
-  float* hidden_row(int h) { return hidden_.as<float>() + static_cast<size_t>(hidden_size_) * h; }
   // The query of a head at a token.
   float* query(int head, int t) const {
     const size_t group = head / group_heads_, within = head % group_heads_;
@@ -71,7 +68,7 @@ class Step {
   }
 
   StepBatch batch;
-  size_t logits_stride = 0;  // floats
+  Output logits, hidden;
 
   RowSet all, wanted;
   Tiling head_tiling;  // of the rows of logits, in the order they are wanted
@@ -97,9 +94,9 @@ class Step {
   void plan_attention(const Model& model);
   void plan_wanted();
 
-  int capacity_, workers_, hidden_size_, num_heads_, group_heads_, head_dim_, part_floats_;
+  int capacity_, workers_, num_heads_, group_heads_, head_dim_, part_floats_;
   std::vector<uint8_t> written_;  // [slot] all zero between steps
-  Memory rows_, logits_, hidden_, parts_;
+  Memory rows_, parts_;
 };
 
 }  // namespace unspool

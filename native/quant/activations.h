@@ -32,6 +32,7 @@ struct Activations {
   float* floats = nullptr;    // [token][columns], or none where nothing reads it
 
   int groups() const { return columns / 32; }
+  float* row(int t) const { return floats + static_cast<size_t>(columns) * t; }
   // The place of the first token of a tile that starts at token `start`, in units of one group of one token.
   size_t place(int start) const { return static_cast<size_t>(start) * groups(); }
 };

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -301,6 +303,40 @@ def test_tensors_that_do_not_fit_are_refused_by_role() -> None:
         CpuBackend(spec, short)
 
 
+@pytest.mark.parametrize("role", ["layers.1.attention_norm", "final_norm"])
+def test_a_norm_that_is_not_finite_is_refused(role: str) -> None:
+    spec = SHAPES["grouped"]
+    tensors = make_tensors(random_weights(spec), TensorType.Q8_0)
+    damaged = np.full(spec.hidden_size, np.inf, np.float32).view(np.uint8)
+    with pytest.raises(BackendError, match=f"{role}.*not finite"):
+        CpuBackend(spec, dict(tensors, **{role: replace(tensors[role], data=damaged)}))
+
+
+def test_tensors_at_odd_addresses_give_the_same_bits() -> None:
+    spec = replace(SHAPES["grouped"], tied_embeddings=False)
+    for type_ in (*FLOATS, *QUANTIZED):
+        tensors = make_tensors(random_weights(spec), type_)
+        moved = {}
+        for role, tensor in tensors.items():
+            room = np.empty(len(tensor.data) + 1, np.uint8)
+            room[1:] = tensor.data
+            moved[role] = replace(tensor, data=room[1:])
+        results = []
+        for each in (tensors, moved):
+            backend = CpuBackend(spec, each, threads=2)
+            backend.allocate(4)
+            results.append(backend.forward(first_step(5)).logits.numpy().tobytes())
+        assert results[0] == results[1]
+
+
+def test_bytes_that_are_not_contiguous_are_refused_not_copied_and_forgotten() -> None:
+    spec = SHAPES["grouped"]
+    tensors = make_tensors(random_weights(spec), TensorType.F32)
+    strided = np.repeat(tensors["embedding"].data, 2)[::2]
+    with pytest.raises(BackendError, match=r"embedding.*contiguous"):
+        CpuBackend(spec, dict(tensors, embedding=replace(tensors["embedding"], data=strided)))
+
+
 @pytest.mark.parametrize(
     "type_", [TensorType.F32, TensorType.F16, TensorType.BF16, TensorType.Q8_0, TensorType.Q4_1]
 )
@@ -324,6 +360,84 @@ def test_threads_out_of_range_are_refused(threads: int) -> None:
 def test_an_unknown_instruction_set_is_refused_with_what_there_is() -> None:
     with pytest.raises(BackendError, match="portable"):
         make(SHAPES["grouped"], TensorType.F32, instruction_set="mmx")
+
+
+def first_step(count: int = 1, **changes: Any) -> StepBatch:
+    """The first tokens of a sequence that lies in the first blocks."""
+    step = StepBatch(
+        tokens=np.arange(count, dtype=np.int32),
+        positions=np.arange(count, dtype=np.int32),
+        slots=np.arange(count, dtype=np.int32),
+        parents=np.arange(-1, count - 1, dtype=np.int32),
+        run_starts=int32(0, count),
+        block_table=np.arange(4, dtype=np.int32)[None],
+        context_lens=int32(0),
+        rows=np.arange(count, dtype=np.int32),
+        hidden_rows=int32(),
+    )
+    return replace(step, **changes)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(StepBatch)])
+def test_arrays_of_another_type_are_refused_by_name_not_cut_to_fit(name: str) -> None:
+    backend = make(SHAPES["grouped"], TensorType.Q8_0)
+    right = getattr(first_step(2), name)
+    wrong: list[Any] = [right.astype(np.int64), right.astype(np.float32), right.tolist(), right[..., None]]
+    wrong.append(np.repeat(np.atleast_1d(int32(0, 0)), 4)[::2])  # of the right type, and not contiguous
+    for array in wrong:
+        with pytest.raises(BackendError, match=name):
+            backend.forward(first_step(2, **{name: array}))
+    not_pairs: list[Any] = [int32(0, 1), np.zeros((1, 2)), np.zeros((1, 3), np.int32)]
+    for pairs in (*not_pairs, np.full((1, 2), 64 * 16, np.int32)):
+        with pytest.raises(BackendError, match="slot"):
+            backend.copy_slots(pairs)
+
+
+@pytest.mark.parametrize("num_blocks", [-1, 2**27, 2**31 - 1])
+def test_a_cache_of_a_size_that_cannot_be_is_refused_and_the_old_one_stays(num_blocks: int) -> None:
+    backend = make(SHAPES["grouped"], TensorType.Q8_0)
+    expected = backend.forward(first_step()).logits.numpy().tobytes()
+    with pytest.raises(BackendError, match="blocks"):
+        backend.allocate(num_blocks)
+    assert backend.forward(first_step()).logits.numpy().tobytes() == expected
+
+
+@pytest.mark.parametrize("max_step_tokens", [0, -1, 2**30])
+def test_a_step_of_a_size_that_cannot_be_is_refused(max_step_tokens: int) -> None:
+    tensors = make_tensors(random_weights(SHAPES["grouped"]), TensorType.F32)
+    with pytest.raises(BackendError, match="a step holds 1 to"):
+        CpuBackend(SHAPES["grouped"], tensors, max_step_tokens=max_step_tokens)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_layers": 2**31 - 1},
+        {"num_heads": 2**30, "num_kv_heads": 1, "head_dim": 512},
+        {"rope_dim": 2**31 - 2},
+        {"head_dim": 528},
+        {"hidden_size": 24},
+        {"num_kv_heads": 3},
+        {"vocab_size": 0},
+        {"vocab_size": 2**31 - 1},
+        {"rope_theta": 0.0},
+        {"rope_theta": float("nan")},
+        {"norm_epsilon": float("nan")},
+    ],
+)
+def test_sizes_beyond_the_kernels_are_refused_before_anything_is_allocated(sizes: dict[str, Any]) -> None:
+    spec = SHAPES["grouped"]
+    with pytest.raises(BackendError):
+        CpuBackend(replace(spec, **sizes), make_tensors(random_weights(spec), TensorType.F32))
+
+
+def test_logits_that_are_held_stay_readable_after_larger_steps_and_after_the_backend() -> None:
+    backend = make(SHAPES["grouped"], TensorType.F32)
+    held = [backend.forward(first_step(count)).logits.numpy() for count in (1, 2, 3, 17, 40, 64, 5)]
+    del backend
+    gc.collect()
+    assert [rows.shape[0] for rows in held] == [1, 2, 3, 17, 40, 64, 5]
+    assert all(np.isfinite(rows).all() for rows in held)
 
 
 def test_logits_are_a_read_only_view() -> None:

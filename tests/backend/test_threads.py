@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.backend.steps import advance, make_sequences
+from tests.backend.steps import advance, make_sequences, step_of
 from tests.reference.tiny import make_tensors, random_weights, tiny_spec
 from unspool.backend import threads as threads_module
 from unspool.backend.cpu import CpuBackend
@@ -103,6 +105,70 @@ def test_python_threads_that_step_at_once_get_what_each_would_alone() -> None:
     for worker in workers:
         worker.join()
     assert [np.stack(b.logits).tobytes() for b in branches] == expected
+
+
+def test_a_backend_that_two_threads_step_at_once_refuses_one_and_serves_the_other() -> None:
+    backend, length = make(2), 200
+    expected = make(1)
+    (branch,) = make_sequences([length], tiny_spec().vocab_size)
+    step = step_of([(branch, length)])
+    rows = expected.forward(step).logits.numpy().tobytes()
+    served, refused, wrong = [0, 0, 0], [0, 0, 0], []
+
+    def work(i: int) -> None:
+        for _ in range(30):
+            try:
+                backend.forward(step)
+                served[i] += 1
+            except BackendError as error:
+                refused[i] += 1
+                if "one step at a time" not in str(error):
+                    wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+    assert sum(served) > 0
+    assert sum(served) + sum(refused) == 90
+    assert backend.forward(step).logits.numpy().tobytes() == rows
+
+
+def test_workers_that_fell_asleep_always_wake() -> None:
+    """Steps at gaps around the time that workers spin for: some find them about to sleep."""
+    backend = make(3)
+    (branch,) = make_sequences([300], tiny_spec().vocab_size)
+    for i in range(300):
+        advance(backend, [(branch, 1)])
+        time.sleep((i % 20) * 1e-5)
+
+
+TOO_MANY_THREADS = """
+import resource
+from tests.reference.tiny import make_tensors, random_weights, tiny_spec
+from unspool.backend.cpu import CpuBackend
+from unspool.errors import BackendError
+from unspool.model.tensor import TensorType
+tensors = make_tensors(random_weights(tiny_spec()), TensorType.Q8_0)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**28,) * 2)
+try:
+    CpuBackend(tiny_spec(), tensors, threads=256)
+except BackendError as error:
+    assert "threads" in str(error), error
+    CpuBackend(tiny_spec(), tensors, threads=2)
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_threads_that_the_system_does_not_start_are_an_error_not_the_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TOO_MANY_THREADS], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -61,7 +61,10 @@ class CpuBackend:
         self.spec = spec
         self.max_step_tokens = max_step_tokens
         self.num_blocks = 0
-        self._pool = shared_pool(threads)
+        try:
+            self._pool = shared_pool(threads)
+        except RuntimeError as error:
+            raise BackendError(f"the system starts no more threads ({error}); ask for fewer") from error
         instruction_set = instruction_set or os.environ.get(INSTRUCTION_SET_VARIABLE) or "auto"
         raw = {role: (int(t.type), t.rows, t.columns, t.data) for role, t in tensors.items()}
         try:
@@ -92,6 +95,8 @@ class CpuBackend:
         """Allocate the paged cache once: ``num_blocks`` blocks of 16 slots in every layer, in float16."""
         try:
             self._decoder.allocate(num_blocks)
+        except (ValueError, RuntimeError) as error:
+            raise BackendError(str(error)) from error
         except MemoryError as error:
             size = self.spec.cache_bytes_per_token() * 16 * num_blocks
             raise BackendError(
@@ -116,6 +121,8 @@ class CpuBackend:
             )
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
+        except TypeError as error:
+            raise BackendError(_wrong_arrays(step)) from error
         except MemoryError as error:
             raise BackendError(f"there is not enough memory for {len(step.rows)} rows of logits") from error
         hidden = self._decoder.hidden().copy() if len(step.hidden_rows) else self._no_hidden()
@@ -147,11 +154,27 @@ class CpuBackend:
         """Copy keys and values ``pairs[:, 0] -> pairs[:, 1]`` ([N, 2] slots) in every layer, in order."""
         try:
             self._decoder.copy_slots(pairs)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
+        except TypeError as error:
+            raise BackendError("slots to copy must be C-contiguous int32, [N, 2]") from error
 
     def _no_hidden(self) -> Float32Array:
         return np.empty((0, self.spec.hidden_size), np.float32)
+
+
+def _wrong_arrays(step: StepBatch) -> str:
+    """What the native module refused about the types of a step's arrays."""
+    for name, array in vars(step).items():
+        shape = 2 if name == "block_table" else 1
+        if not isinstance(array, np.ndarray):
+            return f"malformed step: {name} must be an array, not {type(array).__name__}"
+        if array.dtype != np.int32 or array.ndim != shape or not array.flags.c_contiguous:
+            return (
+                f"malformed step: {name} must be C-contiguous int32 of {shape} dimensions, "
+                f"not {array.dtype} of {array.ndim}"
+            )
+    return "malformed step: its arrays are not int32 in this processor's memory"
 
 
 def _native_spec(spec: ModelSpec) -> _native.Spec:
