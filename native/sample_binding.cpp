@@ -4,13 +4,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <vector>
 #include <type_traits>
+#include <vector>
 
 #include "isa.h"
 #include "memory.h"
@@ -87,7 +88,8 @@ void check(const Logits& logits, const Plan& plan) {
   const size_t n = plan.rows.size(), entries = plan.kinds.size();
   const int64_t vocabulary = static_cast<int64_t>(logits.shape(1));
   if (vocabulary < 1 || vocabulary > kMaxVocabulary) {
-    refuse("a vocabulary is from 1 to " + std::to_string(kMaxVocabulary) + " tokens, not " + std::to_string(vocabulary));
+    refuse("a vocabulary is from 1 to " + std::to_string(kMaxVocabulary) + " tokens, not " +
+           std::to_string(vocabulary));
   }
   if (vocabulary > 1 && logits.stride(1) != 1) refuse("the logits of one row must be contiguous");
   if (plan.num_logprobs < 0 || plan.num_logprobs > kMaxLogprobs) {

@@ -8,6 +8,13 @@
 
 namespace unspool {
 extern const Kernels avx2_kernels;
-const Kernels avx2_kernels = {"avx2", avx2::kTile, avx2::forward, avx2::survey_row, avx2::weigh_row,
-                                  avx2::sample, avx2::read};
+const Kernels avx2_kernels = {
+    "avx2",
+    avx2::kTile,
+    avx2::forward,
+    avx2::survey_row,
+    avx2::weigh_row,
+    avx2::sample,
+    avx2::read,
+};
 }  // namespace unspool

@@ -8,6 +8,13 @@
 
 namespace unspool {
 extern const Kernels avx512_kernels;
-const Kernels avx512_kernels = {"avx512", avx512::kTile, avx512::forward, avx512::survey_row, avx512::weigh_row,
-                                  avx512::sample, avx512::read};
+const Kernels avx512_kernels = {
+    "avx512",
+    avx512::kTile,
+    avx512::forward,
+    avx512::survey_row,
+    avx512::weigh_row,
+    avx512::sample,
+    avx512::read,
+};
 }  // namespace unspool

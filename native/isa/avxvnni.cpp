@@ -9,6 +9,13 @@
 
 namespace unspool {
 extern const Kernels avxvnni_kernels;
-const Kernels avxvnni_kernels = {"avxvnni", avxvnni::kTile, avxvnni::forward, avxvnni::survey_row, avxvnni::weigh_row,
-                                  avxvnni::sample, avxvnni::read};
+const Kernels avxvnni_kernels = {
+    "avxvnni",
+    avxvnni::kTile,
+    avxvnni::forward,
+    avxvnni::survey_row,
+    avxvnni::weigh_row,
+    avxvnni::sample,
+    avxvnni::read,
+};
 }  // namespace unspool

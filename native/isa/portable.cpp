@@ -8,6 +8,13 @@
 
 namespace unspool {
 extern const Kernels portable_kernels;
-const Kernels portable_kernels = {"portable", portable::kTile, portable::forward, portable::survey_row, portable::weigh_row,
-                                  portable::sample, portable::read};
+const Kernels portable_kernels = {
+    "portable",
+    portable::kTile,
+    portable::forward,
+    portable::survey_row,
+    portable::weigh_row,
+    portable::sample,
+    portable::read,
+};
 }  // namespace unspool

@@ -100,12 +100,12 @@ static inline void mix_piece(const uint16_t* const* values, int head_dim, int ro
   }
 }
 
-// One row's scores of a piece to weights, exp(score - the largest), for the positions that it sees, and to 0
-// for those of later rows, up to `positions`. Returns the largest score and the weights' sum.
 struct Softened {
-  float largest, sum;
+  float largest, sum;  // the largest score, and the sum of the weights
 };
 
+// One row's scores of a piece to weights, exp(score - the largest), for the positions that it sees, and to 0
+// for those of later rows, up to `positions`.
 static inline Softened soften(float* scores, int visible, int positions) {
   const int blocks = (visible + kBlock - 1) / kBlock, last = kBlock * (blocks - 1);
   const f32x16 lowest = set(-__builtin_inff());
@@ -193,7 +193,8 @@ static inline void attend_piece(const QueryRows& rows, const KeyBlocks& key_bloc
       next = key_blocks(piece * kPieceBlocks + i + 1);
       prefetch_halves(next, kBlock * head_dim);
     }
-    score_block(keys, head_dim, end - first, queries + static_cast<size_t>(stride) * first, stride, scores + kBlock * i);
+    score_block(keys, head_dim, end - first, queries + static_cast<size_t>(stride) * first, stride,
+                scores + kBlock * i);
   }
   for (int r = first; r < end; r++) {
     const Softened softened = soften(s.scores + static_cast<size_t>(kPiece) * r, rows.visible(r, piece), positions);
