@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -47,6 +48,15 @@ def test_models_lists_names_and_places(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert [row["name"] for row in rows] == ["smollm2", "gemma3-270m"]
     assert all(row["path"] is None for row in rows)
     assert "unspool pull smollm2" in run("models")[1]
+
+
+@pytest.mark.parametrize("license_", ["MIT", ["MIT", "0BSD"], [1.0], 5])
+def test_info_shows_what_a_file_says_of_itself_whatever_it_is(tmp_path: Path, license_: Any) -> None:
+    path = files.write(tmp_path / "m.gguf", files.metadata(general__license=license_))
+    status, out, _ = run("info", str(path), "--json")
+    assert status == 0
+    assert isinstance(json.loads(out)["license"], str)
+    assert run("info", str(path))[0] == 0
 
 
 def test_info_shows_what_the_file_holds(path: Path) -> None:

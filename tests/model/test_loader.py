@@ -33,6 +33,13 @@ def test_a_model_without_a_chat_template_has_none(tmp_path: Path) -> None:
     assert load(files.write(tmp_path / "m.gguf", values)).chat_template is None
 
 
+@pytest.mark.parametrize("template", [5, True, 0.5, ["{{ messages }}"]])
+def test_a_chat_template_that_is_no_text_is_refused(tmp_path: Path, template: Any) -> None:
+    values = files.metadata(tokenizer__chat_template=template)
+    with pytest.raises(ModelFileError, match="chat_template"):
+        load(files.write(tmp_path / "m.gguf", values))
+
+
 def test_tokenizer_and_embedding_must_agree(tmp_path: Path) -> None:
     tokens, types = files.vocabulary()
     values = files.metadata(tokenizer__ggml__tokens=[*tokens, "x1"], tokenizer__ggml__token_type=[*types, 1])

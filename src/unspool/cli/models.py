@@ -70,7 +70,7 @@ def describe(model: LoadedModel) -> dict[str, Any]:
         "path": str(model.path),
         "name": spec.name,
         "architecture": spec.architecture,
-        "license": model.metadata.get("general.license"),
+        "license": _text(model.metadata.get("general.license")),
         "parameters": sum(kind["parameters"] for kind in kinds.values()),
         "tensor_bytes": sum(kind["bytes"] for kind in kinds.values()),
         "quantization": kinds,
@@ -94,6 +94,11 @@ def describe(model: LoadedModel) -> dict[str, Any]:
         "special_tokens": list(special.values()),
         "chat_template": model.chat_template is not None,
     }
+
+
+def _text(value: object) -> str | None:
+    """What a file says of itself, as text: it may be of any type."""
+    return value if value is None or isinstance(value, str) else str(value)
 
 
 def _lines(name: str, value: Any) -> list[str]:

@@ -67,8 +67,10 @@ def load(name_or_path: str | Path, progress: Progress | None = None) -> LoadedMo
 
 def _chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate | None:
     source = metadata.get("tokenizer.chat_template")
-    if not isinstance(source, str):
+    if source is None:
         return None
+    if not isinstance(source, str):
+        raise ModelFileError(f"tokenizer.chat_template is {shown(source)}; text is needed")
     eos = metadata.get("tokenizer.ggml.eos_token_id")
     return ChatTemplate(
         source,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from unspool.errors import ModelFileError
 
@@ -52,6 +53,13 @@ class Metadata(Mapping[str, Any]):
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise ModelFileError(f"{key} is {value!r}; true or false is needed")
+        return value
+
+    def numbers(self, key: str) -> npt.NDArray[np.integer[Any]]:
+        """The array of whole numbers ``key``; empty where the file does not state it."""
+        value = np.asarray(self._values.get(key, np.empty(0, np.int32)))
+        if value.ndim != 1 or (value.size and value.dtype.kind not in "iu"):
+            raise ModelFileError(f"{key} is not a list of whole numbers")
         return value
 
     def strings(self, key: str) -> Iterable[str]:

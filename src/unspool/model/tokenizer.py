@@ -214,7 +214,7 @@ def _special_tokens(
     metadata: Metadata, pieces: list[str], vocabulary: Mapping[str, int], add_bos: bool
 ) -> SpecialTokens:
     """Sort the vocabulary by ``tokenizer.ggml.token_type``, and find where texts begin and end."""
-    kinds = metadata.get("tokenizer.ggml.token_type", ())
+    kinds = metadata.numbers("tokenizer.ggml.token_type").tolist()
     if len(kinds) not in (0, len(pieces)):
         raise ModelFileError(f"{len(pieces)} tokens have {len(kinds)} types in tokenizer.ggml.token_type")
     control = {i for i, kind in enumerate(kinds) if kind in (_CONTROL, _UNKNOWN)}
