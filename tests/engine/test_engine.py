@@ -16,7 +16,7 @@ from unspool.backend.base import StepBatch, StepOutput
 from unspool.cache import BLOCK_SIZE, BlockTable
 from unspool.engine.batch import chunk_step
 from unspool.errors import BackendError, ContextLengthError, ParameterError, RowError
-from unspool.params import SamplingParams
+from unspool.params import SamplingParams, Settings
 
 PROMPT = [int(t) for t in np.random.default_rng(3).integers(3, SPEC.vocab_size, 37)]
 
@@ -265,3 +265,14 @@ def test_end_of_text_ends_and_leaves_nothing() -> None:
     assert on.token_ids == [*said, 0, 5]
     asked = generate(scripted(said), [9], temperature=0, stop_token_ids=[said[1]], ignore_eos=True)
     assert (asked.token_ids, asked.stop_reason) == (said[:1], said[1])
+
+
+@pytest.mark.parametrize("prompt_tokens", [16, 32])
+def test_samples_take_turns_in_a_cache_of_one_sequence_where_the_prompt_ends_with_a_block(
+    prompt_tokens: int,
+) -> None:
+    prompt = [5] * prompt_tokens
+    asked: Settings = {"seed": 1, "n": 3, "max_tokens": 16, "ignore_eos": True}
+    roomy = generate(make_engine(), prompt, **asked)
+    tight = generate(make_engine(num_blocks=prompt_tokens // 16 + 1), prompt, **asked)
+    assert tight.candidates == roomy.candidates

@@ -76,17 +76,18 @@ class Run:
     def _plan_groups(self) -> tuple[int, int]:
         """How many samples to grow at once, and the cache blocks that they take with the prompt."""
         request, pool, n = self.request, self.engine.pool, self.request.params.n
-        shared = len(request.prompt) // BLOCK_SIZE
+        shared, partial = divmod(len(request.prompt), BLOCK_SIZE)
+        kept = int(partial > 0)  # the prompt's last block, which each sample copies
         own = blocks_for_tokens(request.length) - shared
         if n <= self.engine.step_tokens and shared + n * own <= pool.num_blocks:
             return n, shared + n * own
-        group = min(self.engine.step_tokens, (pool.num_blocks - shared - 1) // own)  # 1: the prompt's last
+        group = min(self.engine.step_tokens, (pool.num_blocks - shared - kept) // own)
         if group < 1:
             raise ContextLengthError(
                 f"n={n} samples of up to {request.max_tokens} tokens after a prompt of {len(request.prompt)} "
                 f"do not fit in a cache of {pool.num_tokens}: give a larger cache_tokens or cache_memory"
             )
-        return group, shared + 1 + group * own
+        return group, shared + kept + group * own
 
     def _first(self, root: BlockTable) -> list[Branch]:
         """Compute the prompt in chunks and draw every sample's first token from its last row."""
