@@ -281,6 +281,10 @@ class LLM:
         self, messages: str | Sequence[Message], params: SamplingParams, continue_final_message: bool
     ) -> tuple[Run, int]:
         """The run of a chat's reply, and how many messages were dropped for it to fit."""
+        if not isinstance(continue_final_message, bool):
+            raise ParameterError(
+                f"continue_final_message must be True or False, not {shown(continue_final_message)}"
+            )
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         limits = self._engine.limits

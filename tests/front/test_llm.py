@@ -179,6 +179,14 @@ def test_a_chat_is_written_with_the_models_template(llm: LLM) -> None:
             llm.chat(bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("bad", [1, "yes", None])
+def test_whether_to_continue_a_message_is_true_or_false(llm: LLM, bad: Any) -> None:
+    with pytest.raises(ParameterError, match="continue_final_message must be True or False"):
+        llm.chat("hi", continue_final_message=bad)
+    with pytest.raises(ParameterError, match="continue_final_message must be True or False"):
+        llm.stream_chat("hi", continue_final_message=bad)
+
+
 def test_a_chat_past_the_context_drops_its_oldest_turns_and_says_so(llm: LLM) -> None:
     system = {"role": "system", "content": "s" * 20}
     turns = [{"role": r, "content": f"{i}" * 30} for i in range(9) for r in ("user", "assistant")]

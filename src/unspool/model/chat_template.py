@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
-from unspool.errors import ModelFileError, ParameterError
+from unspool.errors import ModelFileError, ParameterError, shown
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -255,4 +255,4 @@ def _check_messages(messages: Any) -> None:
             raise ParameterError(f"messages[{index}] must be a mapping with a role, such as 'user'")
         content = message.get("content")
         if not isinstance(content, (str, list, tuple)) and not (content is None and "tool_calls" in message):
-            raise ParameterError(f"messages[{index}] must have a content that is text, not {content!r}")
+            raise ParameterError(f"messages[{index}] must have a content that is text, not {shown(content)}")
