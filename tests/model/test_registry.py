@@ -297,6 +297,13 @@ def test_a_repository_with_one_file_is_that_file(monkeypatch: pytest.MonkeyPatch
     assert resolve("org/repo") == tmp_path / "x.gguf"
 
 
+@pytest.mark.parametrize("folder", ["~a-user-who-is-not-there/x", "/dev/null", "x" * 300])
+def test_a_cache_that_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    monkeypatch.setenv("UNSPOOL_CACHE", folder)
+    with pytest.raises(ModelNotFoundError, match="UNSPOOL_CACHE"):
+        resolve("smollm2")
+
+
 def test_the_cache_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UNSPOOL_CACHE", str(tmp_path))
     assert registry.cache_folder() == tmp_path

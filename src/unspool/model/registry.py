@@ -104,10 +104,18 @@ ALIASES: dict[str, Alias] = {
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept: ``$UNSPOOL_CACHE``, or the user's cache folder."""
+    """Where fetched models are kept: ``$UNSPOOL_CACHE``, or the user's cache folder.
+
+    Raises ``ModelNotFoundError`` where the variable names the home of a user who has none.
+    """
     override = os.environ.get("UNSPOOL_CACHE")
     if override:
-        return Path(override).expanduser()
+        try:
+            return Path(override).expanduser()
+        except RuntimeError as error:
+            raise ModelNotFoundError(
+                f"UNSPOOL_CACHE is {shown(override)}, which is no folder ({error}); give another one"
+            ) from error
     from platformdirs import user_cache_path
 
     return user_cache_path("unspool", appauthor=False)
@@ -163,7 +171,10 @@ def _target(alias: Alias) -> Path:
 
 
 def _is_whole(alias: Alias, path: Path) -> bool:
-    return path.is_file() and path.stat().st_size == alias.size
+    try:
+        return path.is_file() and path.stat().st_size == alias.size
+    except OSError:  # a folder that cannot be entered, or whose name is too long
+        return False
 
 
 def _resolve_alias(alias: Alias, progress: Progress | None) -> Path:
