@@ -179,6 +179,20 @@ def test_waiting_for_ones_own_stream_is_an_error_not_a_deadlock() -> None:
     generate(engine, PROMPT, max_tokens=20)
 
 
+def test_a_stream_is_its_readers_whoever_began_it() -> None:
+    engine = make_engine(num_blocks=4)
+    steps = engine.start(PROMPT, SamplingParams(max_tokens=20, seed=1, ignore_eos=True)).steps()
+    beginner = threading.Thread(target=next, args=(steps,))
+    beginner.start()
+    beginner.join()
+    next(steps)
+    with pytest.raises(ContextLengthError, match="streams that this thread has open"):
+        generate(engine, PROMPT, max_tokens=20)
+    steps.close()
+    assert engine.pool.num_free == 4
+    assert len(generate(engine, PROMPT, max_tokens=20, ignore_eos=True).token_ids) == 20
+
+
 def test_threads_wait_for_each_other_and_get_what_they_would_alone() -> None:
     engine = make_engine(num_blocks=6)
     results: dict[int, Any] = {}

@@ -110,13 +110,24 @@ class Engine:
                     table.free()
 
     @contextmanager
-    def hold(self, blocks: int) -> Iterator[None]:
+    def hold(self, blocks: int) -> Iterator[Callable[[], None]]:
         """Hold ``blocks`` of the cache for one request, waiting for other threads' requests to end.
+
+        Gives a function that says that the calling thread reads the request from now on.
 
         Raises ``ContextLengthError`` where it is this thread's own open streams that hold them, as waiting
         would never end.
         """
         thread = threading.get_ident()
+
+        def read_here() -> None:
+            nonlocal thread
+            if (reader := threading.get_ident()) != thread:
+                with self._freed:
+                    self._holders[thread] -= 1
+                    self._holders[reader] += 1
+                    thread = reader
+
         with self._freed:
             while self._held_blocks + blocks > self.pool.num_blocks:
                 if self._holders[thread]:
@@ -129,9 +140,10 @@ class Engine:
             self._held_blocks += blocks
             self._holders[thread] += 1
         try:
-            yield
+            yield read_here
         finally:
             with self._freed:
                 self._held_blocks -= blocks
                 self._holders[thread] -= 1
+                self._holders = +self._holders  # threads come and go
                 self._freed.notify_all()

@@ -41,10 +41,11 @@ class Run:
         """
         self.started = perf_counter()
         group, blocks = self._plan_groups()
-        with self.engine.hold(blocks):
+        with self.engine.hold(blocks) as read_here:
             root = BlockTable(self.engine.pool)
             try:
                 yield self._first(root)
+                read_here()
                 for start in range(0, len(self.branches), group):
                     live = [b for b in self.branches[start : start + group] if b.finish_reason is None]
                     with self.engine.lock:
@@ -52,7 +53,9 @@ class Run:
                             branch.table = root.fork()
                         if start + group >= len(self.branches):
                             root.free()
-                    yield from self._decode(live)
+                    for grown in self._decode(live):
+                        yield grown
+                        read_here()
             finally:
                 with self.engine.lock:
                     root.free()
