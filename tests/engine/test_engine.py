@@ -159,6 +159,16 @@ def test_an_abandoned_stream_gives_its_blocks_back() -> None:
     assert engine.pool.num_free == engine.pool.num_blocks
 
 
+def test_a_stream_that_only_the_collector_can_reach_holds_nobody_up() -> None:
+    engine = make_engine(num_blocks=4)
+    steps = engine.start(PROMPT, SamplingParams(max_tokens=20, seed=1, ignore_eos=True)).steps()
+    next(steps)
+    cycle: list[object] = [steps]
+    cycle.append(cycle)
+    del steps, cycle
+    assert len(generate(engine, PROMPT, max_tokens=20, ignore_eos=True).token_ids) == 20
+
+
 def test_two_open_streams_take_turns() -> None:
     engine = make_engine()
     alone = [generate(make_engine(), PROMPT, seed=s, max_tokens=10).candidates for s in (1, 2)]

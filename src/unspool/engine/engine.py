@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections import Counter
@@ -129,6 +130,8 @@ class Engine:
                     thread = reader
 
         with self._freed:
+            if self._held_blocks + blocks > self.pool.num_blocks:
+                gc.collect()  # closes streams that were left behind in a cycle of references
             while self._held_blocks + blocks > self.pool.num_blocks:
                 if self._holders[thread]:
                     raise ContextLengthError(
