@@ -161,6 +161,32 @@ def test_threads_and_the_stride_of_rows_change_nothing() -> None:
         assert_same(expected, sample_natively(wide[:, :1000], plan, threads=threads))
 
 
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("size", [*SIZES, 49_152])
+def test_a_row_that_workers_share_equals_the_reference(size: int, instruction_set: str) -> None:
+    """A plan of one row is surveyed and weighed in parts, here by fewer and by more workers than it has."""
+    rng = np.random.default_rng(size)
+    rows = [row_of(kind, size, rng) for kind in ROW_KINDS]
+    for fault in (np.nan, np.inf, -np.inf):
+        rows.append(row_of("random", size, rng))
+        rows[-1][-1] = fault
+    rows.append(np.full(size, -np.inf, np.float32))
+    pools = [_native.Pool(threads) for threads in (1, 2, 5)] + [_native.Pool(17)] * (size <= 1000)
+    for row in rows:
+        plan = plan_of([Planned(any_chain(rng, size), [0, size - 1], key=size)], num_logprobs=5)
+        expected = sample(row[None], plan)
+        for pool in pools:
+            got = _native.sample(pool, instruction_set, row[None], *plan.arrays())
+            assert_same(expected, RowResults(*got))
+
+
+def test_rows_may_lie_in_any_order_in_memory() -> None:
+    logits, plan, expected = case(129, 12)
+    upside_down = logits[::-1].copy()[::-1]
+    assert upside_down.strides[0] < 0
+    assert_same(expected, sample_natively(upside_down, plan, threads=2))
+
+
 def test_an_empty_plan_gives_empty_results() -> None:
     results = sample_natively(np.zeros((1, 4), np.float32), plan_of([]))
     assert len(results.tokens) == 0
