@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,6 +164,19 @@ def test_a_character_without_a_token_is_named(small: Tokenizer) -> None:
 def test_an_id_outside_the_vocabulary_is_refused(small: Tokenizer, token: int) -> None:
     with pytest.raises(ParameterError, match=f"token id {token}"):
         small.decode([token])
+
+
+@pytest.mark.parametrize("bad", [None, 5, 1.5, b"x", ["x"]])
+def test_only_text_is_encoded(small: Tokenizer, bad: Any) -> None:
+    with pytest.raises(ParameterError, match="only text can be encoded"):
+        small.encode(bad)
+
+
+@pytest.mark.parametrize("bad", [None, 5, "ab", b"ab", np.array(3), [1.5], ["x"], [None], np.array([[1, 2]])])
+def test_only_token_ids_are_decoded(small: Tokenizer, bad: Any) -> None:
+    with pytest.raises(ParameterError, match="token id"):
+        small.decode(bad)
+    assert small.decode(np.array([3, 4])) == small.decode([3, 4])
 
 
 TOKENS, TYPES = files.vocabulary()

@@ -8,6 +8,7 @@ Source: Sennrich et al. 2016, https://arxiv.org/abs/1508.07909; the byte alphabe
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from unspool.errors import ModelFileError, ParameterError
+from unspool.errors import ModelFileError, ParameterError, shown
 from unspool.model.byte_level import CHARACTER_OF_BYTE, piece_bytes
 from unspool.model.metadata import Metadata
 from unspool.model.pretokenizer import build_pre_tokenizer, pre_tokenization
@@ -106,6 +107,8 @@ class Tokenizer:
         Raises ``ParameterError`` for a character that the vocabulary has no tokens for, or half a surrogate
         pair: nothing is dropped.
         """
+        if not isinstance(text, str):
+            raise ParameterError(f"only text can be encoded, not {shown(text)}")
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -126,8 +129,17 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """The text of ``ids``; bytes that are not UTF-8 become U+FFFD."""
-        parts = (self.token_bytes(i) for i in ids if not (skip_special and i in self.special_ids))
+        """The text of ``ids``; bytes that are not UTF-8 become U+FFFD.
+
+        Raises ``ParameterError`` for what is no list of token ids of the vocabulary.
+        """
+        if isinstance(ids, (str, bytes, bytearray)) or not hasattr(type(ids), "__iter__"):
+            raise ParameterError(f"only a flat list of token ids can be decoded, not {shown(ids)}")
+        try:
+            known = [self._known(i) for i in ids]
+        except TypeError:  # an array of no dimension
+            raise ParameterError(f"only a flat list of token ids can be decoded, not {shown(ids)}") from None
+        parts = (self.token_bytes(i) for i in known if not (skip_special and i in self.special_ids))
         return b"".join(parts).decode("utf-8", "replace")
 
     def token_bytes(self, token: int) -> bytes:
@@ -137,11 +149,7 @@ class Tokenizer:
 
     def id_to_token(self, token: int) -> str:
         """How the vocabulary writes a token. Raises ``ParameterError`` for an id outside the vocabulary."""
-        if not 0 <= token < self.vocab_size:
-            raise ParameterError(
-                f"token id {token} is not in the vocabulary, whose ids are 0 to {self.vocab_size - 1}"
-            )
-        piece = self._plain.id_to_token(int(token))
+        piece = self._plain.id_to_token(self._known(token))
         assert piece is not None  # ids are dense: the vocabulary was checked when it was built
         return piece
 
@@ -149,6 +157,18 @@ class Tokenizer:
         """The id of the token that the vocabulary writes as ``piece``, or None."""
         token: int | None = self._plain.token_to_id(piece)
         return token
+
+    def _known(self, token: int) -> int:
+        """``token`` as an int, if it is the id of a token."""
+        try:
+            number = operator.index(token)
+        except TypeError:
+            number = -1
+        if not 0 <= number < self.vocab_size:
+            raise ParameterError(
+                f"token id {shown(token)} is not in the vocabulary, whose ids are 0 to {self.vocab_size - 1}"
+            )
+        return number
 
     def _respell(self, ids: list[int]) -> list[int]:
         """Spell special tokens that plain text came to (whole pieces of it) in bytes instead."""
