@@ -151,7 +151,7 @@ static inline __m256i broadcast_bytes(const int8_t* a) {
 }
 
 #if UNSPOOL_AVX_VNNI
-// acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights below 128, int8 activations in -127..127.
+// acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights, int8 activations.
 static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
   const __m256i b = broadcast_bytes(a);
   return {_mm256_dpbusd_avx_epi32(acc.lo, w.lo, b), _mm256_dpbusd_avx_epi32(acc.hi, w.hi, b)};

@@ -87,8 +87,8 @@ static inline u8x64 low_nibbles(u8x64 a) { return {_mm512_and_si512(a.v, _mm512_
 static inline u8x64 high_nibbles(u8x64 a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
 }
-// acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights below 128, four int8 activations in
-// -127..127. The operand is written in assembly so that the compiler folds the broadcast into it.
+// acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights, four int8 activations. The operand is
+// written in assembly so that the compiler folds the broadcast into it.
 static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(w.v), "m"(*reinterpret_cast<const int32_t*>(a)));
   return acc;

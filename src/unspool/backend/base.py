@@ -50,7 +50,7 @@ class LogitsHandle(Protocol):
     """Logits where the backend lives."""
 
     def numpy(self) -> Float32Array:
-        """[R, vocab_size] view, read-only, valid until the next ``forward`` of the same backend."""
+        """[R, vocab_size] view, read-only; what it holds changes with the backend's next ``forward``."""
         ...
 
 
@@ -76,7 +76,10 @@ class Backend(Protocol):
         ...
 
     def forward(self, step: StepBatch) -> StepOutput:
-        """Compute one step; releases the GIL. Raises ``BackendError`` for a malformed step."""
+        """Compute one step; releases the GIL.
+
+        Raises ``BackendError`` for a malformed step, and where another thread is in a step of this backend.
+        """
         ...
 
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:

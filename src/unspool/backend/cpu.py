@@ -27,7 +27,7 @@ class _Logits:
     decoder: _native.Decoder
 
     def numpy(self) -> Float32Array:
-        """[R, vocab_size] view, valid until the next forward."""
+        """[R, vocab_size] view, read-only. What it holds changes with the next forward."""
         return self.decoder.logits()
 
 
@@ -106,7 +106,10 @@ class CpuBackend:
         self.num_blocks = num_blocks
 
     def forward(self, step: StepBatch) -> StepOutput:
-        """Compute one step; releases the GIL. Raises ``BackendError`` for a malformed step."""
+        """Compute one step; releases the GIL.
+
+        Raises ``BackendError`` for a malformed step, and where another thread is in a step of this backend.
+        """
         try:
             self._decoder.forward(
                 step.tokens,
