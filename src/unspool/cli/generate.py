@@ -10,6 +10,7 @@ import typer
 
 from unspool.cli import options
 from unspool.cli.terminal import as_text, note, write
+from unspool.errors import ParameterError
 
 if TYPE_CHECKING:
     from unspool.llm import LLM
@@ -68,6 +69,8 @@ def generate(
         n=n,
         logprobs=logprobs,
     )
+    if logprobs and not as_json:
+        raise ParameterError("--logprobs is reported with --json only: add --json, or leave it out")
     params = SamplingParams(**settings)
     text = read_prompt(prompt)
 
@@ -76,7 +79,7 @@ def generate(
     llm = LLM(model, threads=threads, cache_tokens=cache_tokens)
     result = print_json(llm, text, chat, params) if as_json else print_text(llm, text, chat, params)
     if not quiet:
-        note(footer(result))
+        note(footer(result, llm))
 
 
 def read_prompt(prompt: str) -> str:
@@ -113,12 +116,13 @@ def print_text(llm: LLM, text: str, chat: bool, params: SamplingParams) -> Gener
     return result
 
 
-def footer(result: Generation) -> str:
+def footer(result: Generation, llm: LLM) -> str:
     """One line of figures about a result."""
-    reason: str = result.finish_reason
-    if result.stop_reason is not None:
-        what = "string" if isinstance(result.stop_reason, str) else "token"
-        reason = f"stop at {what} {result.stop_reason!r}"
+    reason = "ended by max_tokens"
+    if isinstance(result.stop_reason, str):
+        reason = f"stopped at {result.stop_reason!r}"
+    elif result.stop_reason is not None:
+        reason = f"stopped at {llm.tokenizer.id_to_token(result.stop_reason)}"
     parts = [
         f"{result.usage.prompt_tokens} + {result.usage.completion_tokens} tokens",
         f"{result.timing.tokens_per_second:.1f} tokens/s",

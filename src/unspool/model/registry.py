@@ -86,7 +86,7 @@ ALIASES: dict[str, Alias] = {
         ),
         Alias(
             name="gemma3-270m",
-            description="Gemma 3 270M, Q4_K_M (Gemma terms of use)",
+            description="Gemma 3 270M, Q4_K_M (Gemma terms of use; cannot be run yet)",
             file_name="gemma-3-270m-q4_k_m.gguf",
             size=253_113_024,
             sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
@@ -187,7 +187,7 @@ def _resolve_alias(alias: Alias, progress: Progress | None) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.parent.with_suffix(".lock")):
             if not _is_whole(alias, target):  # another process may have fetched it meanwhile
-                with _shown(progress) as shown:
+                with _shown(alias, progress) as shown:
                     _fetch(alias, target, shown)
     except OSError as error:
         raise ModelNotFoundError(
@@ -198,8 +198,8 @@ def _resolve_alias(alias: Alias, progress: Progress | None) -> Path:
 
 
 @contextmanager
-def _shown(progress: Progress | None) -> Iterator[Progress]:
-    """The caller's progress, or a bar where standard error is a terminal, or silence."""
+def _shown(alias: Alias, progress: Progress | None) -> Iterator[Progress]:
+    """The caller's progress, or a bar where standard error is a terminal, or one line on it."""
     if progress is not None:
         yield progress
     elif sys.stderr.isatty():
@@ -208,6 +208,7 @@ def _shown(progress: Progress | None) -> Iterator[Progress]:
         with DownloadBar() as bar:
             yield bar
     else:
+        print(f"fetching {alias.name} ({alias.size / 1e6:.0f} MB)", file=sys.stderr, flush=True)
         yield lambda what, done, total: None
 
 
