@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.machine import Machine, probe_bandwidth
@@ -104,21 +105,28 @@ class Session:
                 self._add(f"OpenVINO {pipeline}", peer, stack)
 
     def measure(self, scenario: Scenario) -> tuple[dict[str, float], float]:
-        """Tokens a second of every engine in a random order, and the bandwidth around unspool's own turn.
-
-        ``LLM.generate`` has its turn next to raw steps, before or after.
+        """Tokens a second of every engine in a random order, and the bandwidth around unspool's own turn,
+        which raw steps and ``LLM.generate`` share.
         """
         names = [name for name in self.engines if name != GENERATE]
         random.shuffle(names)
-        if scenario.name == "decode-1":
-            names.insert(names.index(RAW) + random.randrange(2), GENERATE)
         rates, bandwidth = {}, 0.0
         for name in names:
-            before = probe_bandwidth(self.pool) if name == RAW else 0.0
-            rates[name] = scenario.tokens / self.engines[name](scenario)
-            if name == RAW:
-                bandwidth = (before + probe_bandwidth(self.pool)) / 2
+            if name != RAW:
+                rates.update(self._turn(scenario, [name]))
+                continue
+            before = probe_bandwidth(self.pool)
+            rates.update(self._turn(scenario, [RAW, GENERATE] if scenario.name == "decode-1" else [RAW]))
+            bandwidth = (before + probe_bandwidth(self.pool)) / 2
         return rates, bandwidth
+
+    def _turn(self, scenario: Scenario, names: list[str]) -> dict[str, float]:
+        """Tokens a second of engines that take turns within one, by the median of the scenario's repeats."""
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        for _ in range(scenario.repeats):
+            for name in random.sample(names, len(names)):
+                seconds[name].append(self.engines[name](scenario))
+        return {name: scenario.tokens / median(of) for name, of in seconds.items()}
 
     def measure_sampling(self, scenario: Scenario) -> None:
         """Add one round of the share that sampling takes."""

@@ -13,7 +13,7 @@ namespace unspool {
 constexpr int kPiece = 128;
 constexpr int kPieceBlocks = kPiece / kBlock;
 // Query rows (tokens times heads) that share one walk over the keys and values.
-constexpr int kQueryRows = 24;
+constexpr int kQueryRows = 48;
 
 class Scratch {
  public:

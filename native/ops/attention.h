@@ -208,14 +208,15 @@ static inline void attend_piece(const QueryRows& rows, const KeyBlocks& key_bloc
 static inline void merge_piece(int head_dim, const float* mix, float largest, float sum, float* merged,
                                float* merged_largest, float* merged_sum) {
   const float top = *merged_largest > largest ? *merged_largest : largest;
-  const f32x16 old_factor = exp(set(*merged_largest - top)), new_factor = exp(set(largest - top));
-  float factors[2][16];
-  store(factors[0], old_factor);
-  store(factors[1], new_factor);
+  f32x16 factors[2] = {set(*merged_largest - top), set(largest - top)};
+  exp(factors);
   for (int d = 0; d < head_dim; d += 16) {
-    store(merged + d, fma(load(mix + d), new_factor, load(merged + d) * old_factor));
+    store(merged + d, fma(load(mix + d), factors[1], load(merged + d) * factors[0]));
   }
-  *merged_sum = __builtin_fmaf(sum, factors[1][0], *merged_sum * factors[0][0]);
+  float old_factor[16], new_factor[16];
+  store(old_factor, factors[0]);
+  store(new_factor, factors[1]);
+  *merged_sum = __builtin_fmaf(sum, new_factor[0], *merged_sum * old_factor[0]);
   *merged_largest = top;
 }
 

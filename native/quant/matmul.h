@@ -225,7 +225,7 @@ struct Multiplier {
 
 // Tiles that all panels pass over before the next ones: their inputs and outputs stay in the second-level cache,
 // and the panels, which come again for the next span, are few beside them.
-constexpr int kSpanTokens = 128;
+constexpr int kSpanTokens = 256;
 
 template <class Span>
 static inline void for_each_span(const Tiling& tiling, const Span& span) {
