@@ -20,9 +20,10 @@ struct Kernels {
   // One worker's share of one step; every worker of the pool calls it.
   void (*forward)(const Model& model, Step& step, Pool& pool, int worker);
   // What is to know of n of a row's logits before any rule: the largest, those of each span of them (to maxima,
-  // [ceil(n / kSpan)][16]) and whether they are numbers; then, given the whole row's largest, what they weigh.
+  // [ceil(n / kSpan)][16]) and whether they are numbers; then, given the whole row's largest, what they weigh; the next
+  // row, if there is one, is fetched meanwhile.
   void (*survey)(const float* logits, int n, float* maxima, RowFacts& facts);
-  void (*weigh)(const float* logits, int n, float max, RowFacts& facts);
+  void (*weigh)(const float* logits, int n, float max, const float* next, RowFacts& facts);
   // Row n of a sampling task, from what is known of it to its results.
   void (*sample)(const SampleTask& task, int n, const RowFacts& facts);
   // Reads that many bytes, for a probe of the memory's speed.

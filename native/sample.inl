@@ -61,8 +61,8 @@ static void survey_row(const float* logits, int n, float* maxima, RowFacts& fact
   facts.sound = found.sound;
 }
 
-static void weigh_row(const float* logits, int n, float max, RowFacts& facts) {
-  const Weight weight = weigh(logits, n, max);
+static void weigh_row(const float* logits, int n, float max, const float* next, RowFacts& facts) {
+  const Weight weight = weigh(logits, n, max, next);
   facts.total = weight.total;
   facts.moment = weight.moment;
 }

@@ -167,7 +167,7 @@ void sample_together(const SampleTask& task, const Kernels& kernels, Pool& pool)
     pool.barrier(worker);
     float max = parts[0].max;
     for (const RowFacts& part : parts) max = std::max(max, part.max);
-    kernels.weigh(logits + first, end - first, max, parts[worker]);
+    kernels.weigh(logits + first, end - first, max, nullptr, parts[worker]);
   });
   RowFacts whole = parts[0];
   for (size_t i = 1; i < parts.size(); i++) {
@@ -186,11 +186,12 @@ void sample_apart(const SampleTask& task, int n, const Kernels& kernels, Pool& p
   pool.run([&](int) {
     try {
       const SampleTask mine = with_scratch(task);
-      for (int row = next++; row < n; row = next++) {
-        const float* logits = task.logits + task.rows[row] * task.stride;
+      const auto logits_of = [&](int row) { return row < n ? task.logits + task.rows[row] * task.stride : nullptr; };
+      for (int row = next++, following = row; row < n; row = following) {
+        following = next++;
         RowFacts facts;
-        kernels.survey(logits, task.vocabulary, mine.scratch.raw_maxima, facts);
-        if (facts.sound) kernels.weigh(logits, task.vocabulary, facts.max, facts);
+        kernels.survey(logits_of(row), task.vocabulary, mine.scratch.raw_maxima, facts);
+        if (facts.sound) kernels.weigh(logits_of(row), task.vocabulary, facts.max, logits_of(following), facts);
         kernels.sample(mine, row, facts);
       }
     } catch (const std::bad_alloc&) {

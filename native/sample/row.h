@@ -71,8 +71,8 @@ struct Weight {
   int64_t moment;  // the sum of round(2^40 d exp(-d)), with d = max - z
 };
 
-// What n logits weigh, whatever the order.
-static Weight weigh(const float* z, int n, float max_z) {
+// What n logits weigh, whatever the order. Meanwhile as many of the next row, if one is given, are fetched.
+static Weight weigh(const float* z, int n, float max_z, const float* next = nullptr) {
   i64x16 total = zero_long(), moment = zero_long();
   const auto add = [&](auto& x) {  // logits less the largest
     constexpr int kVectors = sizeof x / sizeof x[0];
@@ -88,6 +88,7 @@ static Weight weigh(const float* z, int n, float max_z) {
   for (; from + 16 * kExpVectors <= n; from += 16 * kExpVectors) {
     f32x16 x[kExpVectors];
     for (int i = 0; i < kExpVectors; i++) x[i] = load(z + from + 16 * i) - set(max_z);
+    for (int i = 0; next && i < kExpVectors; i++) prefetch(next + from + 16 * i);
     add(x);
   }
   for_each_vector(z + from, n - from, [&](f32x16 v, int) {
