@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <unistd.h>
 
+#include "float_mode.h"
+
 namespace unspool {
 namespace {
 
@@ -83,13 +85,17 @@ void Pool::run_erased(Erased task, const void* context) {
   context_ = context;
   const uint32_t epoch = started_.load(std::memory_order_relaxed) + 1;
   if (size_ > 1) announce(epoch);
-  task(context, 0);
+  {
+    const FloatMode mode;
+    task(context, 0);
+  }
   for (int worker = 1; worker < size_; worker++) {
     spin_then_yield([&] { return finished_[worker].value.load(std::memory_order_acquire) == epoch; });
   }
 }
 
 void Pool::serve(int worker) {
+  const FloatMode mode;  // a thread inherits its maker's
   uint32_t epoch = 0;
   for (;;) {
     const auto next_is_there = [&] { return started_.load(std::memory_order_acquire) != epoch; };

@@ -106,6 +106,25 @@ def test_a_tiny_llama_has_transformers_logits(tied: bool) -> None:
     assert stepped.tobytes() == prefilled.tobytes()
 
 
+def test_a_caller_that_flushes_subnormal_numbers_gets_the_same_bits() -> None:
+    """PyTorch sets that on the calling thread alone; a head of subnormal weights makes such logits."""
+    spec = tiny_spec(tied_embeddings=False)
+    weights = random_weights(spec)
+    weights["output.weight"] *= np.float32(1e-38)
+    tensors = make_tensors(weights, TensorType.F32)
+    rows = []
+    for flush in (False, True):
+        native = CpuBackend(spec, tensors, threads=2)
+        native.allocate(16)
+        (branch,) = make_sequences([40], spec.vocab_size)
+        torch.set_flush_denormal(flush)
+        try:
+            rows.append(native.forward(step_of([(branch, 40)])).logits.numpy().tobytes())
+        finally:
+            torch.set_flush_denormal(False)
+    assert rows[0] == rows[1]
+
+
 @pytest.mark.model
 def test_the_default_model_stays_close_to_float32(default_model_path: Path) -> None:
     """Int8 activations and a float16 cache against float32 on the same, dequantized weights."""
