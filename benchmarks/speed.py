@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.command_line import parser_of, say_what_is_skipped
 from benchmarks.machine import Machine, probe_bandwidth
 from benchmarks.markdown import table
 from benchmarks.peer import Peer
@@ -219,20 +219,12 @@ def ends(results: Results, measured: list[Scenario]) -> list[str]:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", default="smollm2", help="an alias or a .gguf file (default: smollm2)")
-    parser.add_argument("--llama-cpp-python", type=Path, help="an interpreter that has llama-cpp-python")
-    parser.add_argument("--openvino-python", type=Path, help="an interpreter that has openvino-genai")
+    parser = parser_of("speed", __doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count, after one that warms up")
     parser.add_argument("--threads", type=int, help="of every engine (default: physical cores to use)")
     parser.add_argument(
         "--only", action="append", choices=[s.name for s in SCENARIOS], help="a scenario; may be repeated"
     )
-    parser.add_argument("--json", type=Path, help="write every figure of every round to this file")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -242,9 +234,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure, and print Markdown."""
     arguments = parse_arguments()
-    for option in ("llama_cpp_python", "openvino_python"):
-        if getattr(arguments, option) is None:
-            print(f"skipped: no --{option.replace('_', '-')} given", file=sys.stderr)
+    say_what_is_skipped(arguments)
     results = run(arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(results.to_dict(), indent=1) + "\n")

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import parser_of, say_what_is_skipped
 from benchmarks.markdown import table
 from benchmarks.peer import ROOT, Peer
 from benchmarks.spread import Spread
@@ -120,16 +121,8 @@ def report(made: dict[str, Any]) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.startup",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", default="smollm2", help="an alias or a .gguf file (default: smollm2)")
-    parser.add_argument("--llama-cpp-python", type=Path, help="an interpreter that has llama-cpp-python")
-    parser.add_argument("--openvino-python", type=Path, help="an interpreter that has openvino-genai")
+    parser = parser_of("startup", __doc__)
     parser.add_argument("--runs", type=int, default=5, help="runs that count, after one that warms up")
-    parser.add_argument("--json", type=Path, help="write every figure of every run to this file")
     arguments = parser.parse_args()
     if arguments.runs < 1:
         parser.error("--runs must be at least 1")
@@ -139,9 +132,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure, and print Markdown."""
     arguments = parse_arguments()
-    for option in ("llama_cpp_python", "openvino_python"):
-        if getattr(arguments, option) is None:
-            print(f"skipped: no --{option.replace('_', '-')} given", file=sys.stderr)
+    say_what_is_skipped(arguments)
     made = measure(arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(made, indent=1) + "\n")

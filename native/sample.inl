@@ -55,18 +55,6 @@ static void report_best(const SampleTask& task, int n, Row raw, int64_t total) {
   }
 }
 
-static void survey_row(const float* logits, int n, float* maxima, RowFacts& facts) {
-  const Survey found = survey(logits, n, maxima);
-  facts.max = found.max;
-  facts.sound = found.sound;
-}
-
-static void weigh_row(const float* logits, int n, float max, const float* next, RowFacts& facts) {
-  const Weight weight = weigh(logits, n, max, next);
-  facts.total = weight.total;
-  facts.moment = weight.moment;
-}
-
 static void report_fault(const SampleTask& task, int n, RowStatus status) {
   task.status[n] = static_cast<int32_t>(status);
   task.tokens[n] = -1;

@@ -12,8 +12,8 @@ const Kernels avx2_kernels = {
     "avx2",
     avx2::kTile,
     avx2::forward,
-    avx2::survey_row,
-    avx2::weigh_row,
+    avx2::survey,
+    avx2::weigh,
     avx2::sample,
     avx2::read,
 };

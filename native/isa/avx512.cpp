@@ -12,8 +12,8 @@ const Kernels avx512_kernels = {
     "avx512",
     avx512::kTile,
     avx512::forward,
-    avx512::survey_row,
-    avx512::weigh_row,
+    avx512::survey,
+    avx512::weigh,
     avx512::sample,
     avx512::read,
 };

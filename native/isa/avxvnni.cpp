@@ -13,8 +13,8 @@ const Kernels avxvnni_kernels = {
     "avxvnni",
     avxvnni::kTile,
     avxvnni::forward,
-    avxvnni::survey_row,
-    avxvnni::weigh_row,
+    avxvnni::survey,
+    avxvnni::weigh,
     avxvnni::sample,
     avxvnni::read,
 };

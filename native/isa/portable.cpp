@@ -12,8 +12,8 @@ const Kernels portable_kernels = {
     "portable",
     portable::kTile,
     portable::forward,
-    portable::survey_row,
-    portable::weigh_row,
+    portable::survey,
+    portable::weigh,
     portable::sample,
     portable::read,
 };

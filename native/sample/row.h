@@ -43,13 +43,8 @@ static inline int64_t mass_of(float e) {
   return static_cast<int64_t>((static_cast<double>(e) * 0x1p40 + 0x1p52) - 0x1p52);
 }
 
-struct Survey {
-  float max;
-  bool sound;  // neither NaN nor +infinity in the row
-};
-
-// The largest of n logits, and those of each span, [ceil(n / 128)][16], to `maxima`.
-static Survey survey(const float* z, int n, float* maxima) {
+// The largest of n logits and whether they are sound, and the largest of each span, [ceil(n / kSpan)][16], to `maxima`.
+static void survey(const float* z, int n, float* maxima, RowFacts& facts) {
   f32x16 largest = set(-kInfinity);
   f32x16 sound = zero();  // stays 0 unless NaN or infinity times 0 is added; costs less than masks do
   for (int from = 0; from < n; from += kSpan) {
@@ -61,18 +56,14 @@ static Survey survey(const float* z, int n, float* maxima) {
     store(maxima + from / 8, of_span);
     largest = max(largest, of_span);
   }
-  return {max_of(largest), bits(sound == zero()) == 0xffff};
+  facts.max = max_of(largest);
+  facts.sound = bits(sound == zero()) == 0xffff;
 }
 
 static inline int num_maxima(int n) { return (n + kSpan - 1) / kSpan * 16; }
 
-struct Weight {
-  int64_t total;   // the sum of masses w
-  int64_t moment;  // the sum of round(2^40 d exp(-d)), with d = max - z
-};
-
 // What n logits weigh, whatever the order. Meanwhile as many of the next row, if one is given, are fetched.
-static Weight weigh(const float* z, int n, float max_z, const float* next = nullptr) {
+static void weigh(const float* z, int n, float max_z, const float* next, RowFacts& facts) {
   i64x16 total = zero_long(), moment = zero_long();
   const auto add = [&](auto& x) {  // logits less the largest
     constexpr int kVectors = sizeof x / sizeof x[0];
@@ -95,7 +86,8 @@ static Weight weigh(const float* z, int n, float max_z, const float* next = null
     f32x16 x[1] = {v - set(max_z)};
     add(x);
   });
-  return {sum_long(total), sum_long(moment)};
+  facts.total = sum_long(total);
+  facts.moment = sum_long(moment);
 }
 
 static inline i32x16 places_from(int first) {

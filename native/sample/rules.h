@@ -34,7 +34,9 @@ static void penalize(Row& row, float r, const History& history, const SampleScra
     }
   }
   for (int64_t i = 0; i < history.n; i++) scratch.seen[history.tokens[i] >> 6] = 0;
-  row.max = survey(row.z, row.n, scratch.maxima).max;
+  RowFacts facts;
+  survey(row.z, row.n, scratch.maxima, facts);
+  row.max = facts.max;
   row.maxima = scratch.maxima;
   row.total = 0;
 }
@@ -80,15 +82,21 @@ static int64_t weigh_band(const Row& row, const SampleScratch& scratch) {
   return sum_long(total);
 }
 
+// The total mass of a dense row.
+static int64_t total_of(const Row& row) {
+  if (row.total) return row.total;
+  RowFacts facts;
+  weigh(row.z, row.n, row.max, nullptr, facts);
+  return facts.total;
+}
+
 // Top-p. Of a dense row, tokens that together weigh less than all that the nucleus leaves out are left out
 // first: those under the average of that mass. The margin of 0.001 covers exp's rounding, and the rounding
 // of masses where they are not small; where they may be, only what weighs nothing is left out.
 static void keep_top_p(Row& row, double p, const SampleScratch& scratch) {
   if (p >= 1) return;
   settle(row, scratch);
-  const int64_t total = row.ids      ? weigh_band(row, scratch)
-                        : row.total  ? row.total
-                                     : weigh(row.z, row.n, row.max).total;
+  const int64_t total = row.ids ? weigh_band(row, scratch) : total_of(row);
   int64_t target = static_cast<int64_t>(p * static_cast<double>(total)) - (total >> 24);
   if (target < 1) target = 1;
   if (!row.ids) {

@@ -135,19 +135,7 @@ class CpuBackend:
         """Run each planned row's chain and draw, in one call."""
         try:
             results = _native.sample(
-                self._pool,
-                self._decoder.instruction_set,
-                output.logits.numpy(),
-                plan.rows,
-                plan.chain_starts,
-                plan.kinds,
-                plan.values,
-                plan.history_starts,
-                plan.history,
-                plan.keys,
-                plan.positions,
-                plan.sample_indices,
-                plan.num_logprobs,
+                self._pool, self._decoder.instruction_set, output.logits.numpy(), *plan.arrays()
             )
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
