@@ -25,9 +25,11 @@ def blocks_of(scenario: Scenario) -> int:
 class RawSteps:
     """Times scenarios on a backend of its own; each keeps its computed prompts in blocks of its own."""
 
-    def __init__(self, loaded: LoadedModel, threads: int | None) -> None:
+    def __init__(
+        self, loaded: LoadedModel, threads: int | None, scenarios: Sequence[Scenario] = SCENARIOS
+    ) -> None:
         self.backend = CpuBackend(loaded.spec, loaded.tensors, threads=threads)
-        self.backend.allocate(sum(s.sequences * blocks_of(s) for s in SCENARIOS))
+        self.backend.allocate(sum(s.sequences * blocks_of(s) for s in scenarios))
         self._tables: dict[str, Int32Array] = {}
         self._used = 0
 

@@ -29,6 +29,7 @@ struct Worker {
   int begin(int count) const { return static_cast<int>(static_cast<int64_t>(count) * worker / pool.size()); }
   int end(int count) const { return static_cast<int>(static_cast<int64_t>(count) * (worker + 1) / pool.size()); }
   float* residual(int t) const { return step.residual + static_cast<size_t>(model.spec.hidden_size) * t; }
+  float* exited(int r) const { return step.exited + static_cast<size_t>(model.spec.hidden_size) * r; }
 
   // The input of a matrix, made row by row with make(i): by every worker for itself where it is `alone`, else
   // by all for all.
@@ -165,16 +166,26 @@ struct Worker {
     });
   }
 
+  // Sets aside the residuals of rows that are taken after this many layers. The next layer adds to them only
+  // once every worker has passed another barrier.
+  void keep_exits(int layers) {
+    const int first = step.early_starts[layers], count = step.early_starts[layers + 1] - first;
+    for (int i = first + begin(count); i < first + end(count); i++) {
+      const int r = step.early_rows[i];
+      copy_floats(residual(step.batch.rows[r]), model.spec.hidden_size, exited(r));
+    }
+  }
+
   // Final norm of the rows that are wanted: into the head's input, or out as hidden states.
   void finish() {
     const StepBatch& b = step.batch;
-    const auto norm = [&](int t, float* out) {
-      rms_norm(residual(t), model.final_norm.data(), model.spec.hidden_size, model.spec.norm_epsilon, out);
+    const auto norm = [&](const float* x, float* out) {
+      rms_norm(x, model.final_norm.data(), model.spec.hidden_size, model.spec.norm_epsilon, out);
     };
-    for (int h = begin(b.num_hidden); h < end(b.num_hidden); h++) norm(b.hidden_rows[h], step.hidden.row(h));
+    for (int h = begin(b.num_hidden); h < end(b.num_hidden); h++) norm(residual(b.hidden_rows[h]), step.hidden.row(h));
     if (!b.num_rows) return;
     const auto make = [&](const Activations& into, int r) {
-      norm(b.rows[r], scratch.row);
+      norm(b.is_early(r, model.spec.num_layers) ? exited(r) : residual(b.rows[r]), scratch.row);
       put(scratch.row, into, nullptr, step.head_tiling, r);
     };
     const Activations& input = prepare(step.hidden_input, step.head_alone, b.num_rows, make);
@@ -190,10 +201,11 @@ static void forward(const Model& model, Step& step, Pool& pool, int worker) {
   const int last = model.spec.num_layers - 1;
   for (int layer = 0; layer <= last; layer++) {
     const Layer& weights = model.layers[layer];
+    w.keep_exits(layer);
     w.project(layer);
     w.barrier();
     const RowSet& rows = layer == last ? step.wanted : step.all;
-    if (rows.count() == 0) return;
+    if (rows.count() == 0) break;
     w.attend_all(layer, rows);
     w.barrier();
     w.add_to_residual(rows, weights.output, w.take_attended(rows));

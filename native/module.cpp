@@ -1,12 +1,14 @@
 // The Python module unspool._native: thread pools, models and steps.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -63,7 +65,8 @@ class Decoder {
 
   void forward(Array<int32_t, 1> tokens, Array<int32_t, 1> positions, Array<int32_t, 1> slots,
                Array<int32_t, 1> parents, Array<int32_t, 1> run_starts, Array<int32_t, 2> block_table,
-               Array<int32_t, 1> context_lens, Array<int32_t, 1> rows, Array<int32_t, 1> hidden_rows) {
+               Array<int32_t, 1> context_lens, Array<int32_t, 1> rows, Array<int32_t, 1> hidden_rows,
+               std::optional<Array<int32_t, 1>> exits) {
     StepBatch batch;
     batch.num_tokens = static_cast<int>(tokens.size());
     batch.num_runs = static_cast<int>(context_lens.size());
@@ -74,6 +77,10 @@ class Decoder {
         run_starts.size() != context_lens.size() + 1 || block_table.shape(0) != context_lens.size()) {
       throw std::invalid_argument("malformed step: its arrays differ in length");
     }
+    if (exits && exits->size() != rows.size()) {
+      throw std::invalid_argument("malformed step: exits has " + std::to_string(exits->size()) +
+                                  " elements and needs " + std::to_string(rows.size()) + ", one for each of rows");
+    }
     batch.tokens = tokens.data();
     batch.positions = positions.data();
     batch.slots = slots.data();
@@ -83,6 +90,7 @@ class Decoder {
     batch.context_lens = context_lens.data();
     batch.rows = rows.data();
     batch.hidden_rows = hidden_rows.data();
+    if (exits) batch.exits = exits->data();
     const Turn turn(busy_);
     nb::gil_scoped_release release;
     step_.plan(model_, batch);
@@ -188,7 +196,8 @@ NB_MODULE(_native, m) {
       // No conversions: an array of another type would be cut to fit in silence.
       .def("forward", &Decoder::forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
            "parents"_a.noconvert(), "run_starts"_a.noconvert(), "block_table"_a.noconvert(),
-           "context_lens"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert())
+           "context_lens"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert(),
+           "exits"_a.noconvert() = nb::none())
       .def("copy_slots", &Decoder::copy_slots, "pairs"_a.noconvert())
       .def("logits", [](const Decoder& d) { return view(d.step().logits); })
       .def("hidden", [](const Decoder& d) { return view(d.step().hidden); })

@@ -121,7 +121,8 @@ void Step::plan(const Model& model, const StepBatch& new_batch) {
   all.tokens.resize(batch.num_tokens);
   std::iota(all.tokens.begin(), all.tokens.end(), 0);
   plan_attention(model);
-  plan_wanted();
+  plan_wanted(model);
+  plan_exits(model);
   for (RowSet* rows : {&all, &wanted}) {
     if (rows->count()) rows->tiling = Tiling(rows->count(), model.kernels->tile);
     rows->alone = workers_ > 1 && rows->count() <= kAlone;
@@ -172,9 +173,11 @@ void Step::plan_attention(const Model& model) {
   if (parts_.size() < bytes) parts_ = Memory(bytes);
 }
 
-void Step::plan_wanted() {
+void Step::plan_wanted(const Model& model) {
   std::vector<uint8_t> is_wanted(batch.num_tokens, 0);
-  for (int r = 0; r < batch.num_rows; r++) is_wanted[batch.rows[r]] = 1;
+  for (int r = 0; r < batch.num_rows; r++) {
+    if (!batch.is_early(r, model.spec.num_layers)) is_wanted[batch.rows[r]] = 1;
+  }
   for (int h = 0; h < batch.num_hidden; h++) is_wanted[batch.hidden_rows[h]] = 1;
   wanted.tokens.clear();
   for (int t = 0; t < batch.num_tokens; t++) {
@@ -185,6 +188,23 @@ void Step::plan_wanted() {
     const auto first = is_wanted.begin() + item.first, last = is_wanted.begin() + item.last;
     if (std::find(first, last, 1) != last) wanted.items.push_back(item);
   }
+}
+
+void Step::plan_exits(const Model& model) {
+  const int num_layers = model.spec.num_layers;
+  early_rows.clear();
+  early_starts.assign(num_layers + 1, 0);
+  for (int r = 0; r < batch.num_rows; r++) {
+    if (!batch.is_early(r, num_layers)) continue;
+    early_rows.push_back(r);
+    early_starts[batch.exits[r] + 1]++;
+  }
+  if (early_rows.empty()) return;
+  std::partial_sum(early_starts.begin(), early_starts.end(), early_starts.begin());
+  std::sort(early_rows.begin(), early_rows.end(), [&](int a, int b) { return batch.exits[a] < batch.exits[b]; });
+  const size_t bytes = sizeof(float) * model.spec.hidden_size * batch.num_rows;
+  if (exited_.size() < bytes) exited_ = Memory(bytes);
+  exited = exited_.as<float>();
 }
 
 void Step::check(const Model& model, const StepBatch& b) {
@@ -225,7 +245,10 @@ void Step::check(const Model& model, const StepBatch& b) {
   for (int t = 0; t < b.num_tokens; t++) twice |= written_[b.slots[t]]++ > 0;
   for (int t = 0; t < b.num_tokens; t++) written_[b.slots[t]] = 0;
   if (twice) refuse("two tokens go to one slot");
-  for (int r = 0; r < b.num_rows; r++) check_range("rows", r, b.rows[r], 0, b.num_tokens);
+  for (int r = 0; r < b.num_rows; r++) {
+    check_range("rows", r, b.rows[r], 0, b.num_tokens);
+    if (b.exits) check_range("exits", r, b.exits[r], 1, model.spec.num_layers + 1);
+  }
   for (int h = 0; h < b.num_hidden; h++) check_range("hidden_rows", h, b.hidden_rows[h], 0, b.num_tokens);
 }
 

@@ -25,8 +25,10 @@ struct StepBatch {
   const int32_t* context_lens = nullptr;
   const int32_t* rows = nullptr;
   const int32_t* hidden_rows = nullptr;
+  const int32_t* exits = nullptr;  // [num_rows], or none: every row is taken after the last layer
 
   const int32_t* table(int run) const { return block_table + static_cast<size_t>(max_blocks) * run; }
+  bool is_early(int row, int num_layers) const { return exits && exits[row] < num_layers; }
 };
 
 // What one worker attends for at a time: tokens first to last - 1 of one run, `heads` query heads of one kv
@@ -38,7 +40,7 @@ struct AttentionItem {
 };
 
 // The tokens that a layer goes on with once keys and values are written: all, and in the last layer those whose
-// rows are wanted.
+// rows or hidden states are wanted of it.
 struct RowSet {
   std::vector<int32_t> tokens;
   Tiling tiling;
@@ -71,6 +73,8 @@ class Step {
   Output logits, hidden;
 
   RowSet all, wanted;
+  std::vector<int32_t> early_rows;    // rows of logits that are taken before the last layer, the earliest first
+  std::vector<int32_t> early_starts;  // [num_layers + 1] the first of them that is taken after so many layers
   Tiling head_tiling;  // of the rows of logits, in the order they are wanted
   bool head_alone = false;
   bool split_pieces = false;  // an item is one piece; its part is merged later
@@ -88,15 +92,17 @@ class Step {
   std::vector<Activations> attended_input;  // [worker] likewise
   Activations feed_forward_input;           // shared
   std::vector<Scratch> scratch;             // [worker]
+  float* exited = nullptr;  // [num_rows][hidden_size] the residuals that early rows are taken from
 
  private:
   void check(const Model& model, const StepBatch& batch);
   void plan_attention(const Model& model);
-  void plan_wanted();
+  void plan_wanted(const Model& model);
+  void plan_exits(const Model& model);
 
   int capacity_, workers_, num_heads_, group_heads_, head_dim_, part_floats_;
   std::vector<uint8_t> written_;  // [slot] all zero between steps
-  Memory rows_, parts_;
+  Memory rows_, parts_, exited_;
 };
 
 }  // namespace unspool

@@ -24,19 +24,23 @@ from unspool.errors import (
 )
 
 if TYPE_CHECKING:
+    from unspool.async_llm import AsyncLLM
+    from unspool.engine.stats import EngineStats
     from unspool.llm import LLM
     from unspool.params import SamplingParams
-    from unspool.results import Alternative, Candidate, Chunk, Generation, Score, Timing, Token, Usage
+    from unspool.results import Alternative, Candidate, Chunk, Generation, Score, Spread, Timing, Token, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
     "Alternative",
+    "AsyncLLM",
     "BackendError",
     "Candidate",
     "Chunk",
     "ContextLengthError",
+    "EngineStats",
     "Generation",
     "ModelFileError",
     "ModelNotFoundError",
@@ -44,6 +48,7 @@ __all__ = [
     "RowError",
     "SamplingParams",
     "Score",
+    "Spread",
     "Timing",
     "Token",
     "UnspoolError",
@@ -52,9 +57,11 @@ __all__ = [
 
 _HOMES = {
     "LLM": "unspool.llm",
+    "AsyncLLM": "unspool.async_llm",
+    "EngineStats": "unspool.engine.stats",
     "SamplingParams": "unspool.params",
     **dict.fromkeys(
-        ("Alternative", "Candidate", "Chunk", "Generation", "Score", "Timing", "Token", "Usage"),
+        ("Alternative", "Candidate", "Chunk", "Generation", "Score", "Spread", "Timing", "Token", "Usage"),
         "unspool.results",
     ),
 }

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from unspool.cache import blocks_for_memory, blocks_for_tokens
 from unspool.engine.engine import Engine
-from unspool.engine.run import Run
+from unspool.engine.flight import Flight
+from unspool.engine.request import Read, Request
+from unspool.engine.stats import EngineStats
 from unspool.errors import ModelFileError, ParameterError, UnspoolError, shown
 from unspool.params import SamplingParams, Settings
+from unspool.progress import progress_of
 from unspool.results import Chunk, Generation, Score
 
 if TYPE_CHECKING:
@@ -44,12 +46,16 @@ class LLM:
     threads: of the processor; ``None`` takes as many as there are physical cores to use.
     cache_tokens, cache_memory: the size of the key-value cache in tokens or in bytes (one of them).
         ``None``: one sequence of the model's whole context, or what fits in 1 GiB if that is less.
+    step_tokens: the most tokens that one step computes; default 512. Text does not depend on it.
+    prefix_cache: whether requests share what was computed for prompts that begin alike.
 
     Prompts are text or token ids. Special tokens that are spelled inside a text are text; ``chat`` writes
     the model's own, and ``tokenizer.encode(text, parse_special=True)`` makes ids of them.
 
-    Several threads may call one LLM: their steps are computed in turn, and each gets what it would get
-    alone. An open stream holds its part of the cache until it is read to its end or closed.
+    Requests of a list, and of several threads that call one LLM, are computed together, step by step, and
+    each gets what it would get alone. Whoever waits for a result takes the steps: there is no thread in the
+    background, and nothing is computed while nobody waits. An open stream goes on while others wait for
+    theirs. An LLM is of the process that made it: after a fork, make another.
 
     Raises ``ModelNotFoundError`` or ``ModelFileError`` for a model that cannot be had or run, and
     ``ParameterError`` for the other arguments.
@@ -62,6 +68,8 @@ class LLM:
         threads: int | None = None,
         cache_tokens: int | None = None,
         cache_memory: int | None = None,
+        step_tokens: int | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         from unspool.backend.cpu import CpuBackend
         from unspool.model.loader import load
@@ -69,7 +77,7 @@ class LLM:
         loaded = load(model)
         backend = CpuBackend(loaded.spec, loaded.tensors, threads=threads)
         loaded.release_pages()
-        self._set_up(loaded, backend, cache_tokens, cache_memory)
+        self._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
 
     @classmethod
     def with_backend(
@@ -79,14 +87,22 @@ class LLM:
         *,
         cache_tokens: int | None = None,
         cache_memory: int | None = None,
+        step_tokens: int | None = None,
+        prefix_cache: bool = True,
     ) -> LLM:
         """An LLM whose steps another backend computes, which must not have been allocated yet."""
         made = cls.__new__(cls)
-        made._set_up(loaded, backend, cache_tokens, cache_memory)
+        made._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
         return made
 
     def _set_up(
-        self, loaded: LoadedModel, backend: Backend, cache_tokens: int | None, cache_memory: int | None
+        self,
+        loaded: LoadedModel,
+        backend: Backend,
+        cache_tokens: int | None,
+        cache_memory: int | None,
+        step_tokens: int | None,
+        prefix_cache: bool,
     ) -> None:
         from unspool.model.detokenizer import IncrementalDetokenizer
 
@@ -105,6 +121,8 @@ class LLM:
             new_detokenizer,
             num_blocks=cache_blocks(loaded.spec, cache_tokens, cache_memory),
             settings=model_settings(loaded.metadata),
+            step_tokens=None if step_tokens is None else check_count("step_tokens", step_tokens),
+            sharing=prefix_cache,
         )
 
     def __repr__(self) -> str:
@@ -121,10 +139,15 @@ class LLM:
         self._open_engine = None
 
     @property
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """What computes the requests. Raises ``UnspoolError`` where the LLM is closed."""
         if self._open_engine is None:
             raise UnspoolError("the LLM is closed")
         return self._open_engine
+
+    def stats(self) -> EngineStats:
+        """How many requests run and wait, how full the cache is, how fast it goes."""
+        return self.engine.stats()
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a str is one prompt, never a list of them
@@ -139,31 +162,53 @@ class LLM:
         self,
         prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[str | Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | None = None,
         **settings: Unpack[Settings],
     ) -> list[Generation]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[str] | Sequence[Sequence[int]] | Sequence[str | Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | None = None,
+        return_exceptions: Literal[True],
+        **settings: Unpack[Settings],
+    ) -> list[Generation | UnspoolError]: ...
 
     def generate(
         self,
         prompt: Any,
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | None = None,
+        return_exceptions: bool = False,
         **settings: Unpack[Settings],
-    ) -> Generation | list[Generation]:
-        """Continue a prompt, or each of a list of prompts.
+    ) -> Generation | list[Generation] | list[Generation | UnspoolError]:
+        """Continue a prompt, or each of a list of prompts, which are computed together.
 
         prompt: text, or a flat list of token ids: one prompt, which gives one ``Generation``. A list of
-            texts, or of lists of token ids: a list of ``Generation`` (an empty list gives an empty one).
+            texts, or of lists of token ids: a list of ``Generation`` (an empty list gives an empty one). What
+            the prompts of a list have in common is computed once.
         params: one for all, or a list with one for each prompt; ``settings`` take precedence over it.
+        progress: whether to draw a progress bar for a list, on standard error; ``None``: on a terminal.
+        return_exceptions: whether an error that ends one request of a list stands in its place among the
+            results, and the others go on; else it ends them all.
         settings: the fields of ``SamplingParams`` by name.
 
         Raises ``ParameterError`` or ``ContextLengthError`` for what cannot be honoured, before anything is
         computed; ``RowError`` for a row of logits that has no law to draw from.
         """
         if is_one_prompt(prompt):
-            return self._finish(self._start(prompt, SamplingParams.of(one_params(params), settings)))
+            request = self.prepare(prompt, SamplingParams.of(one_params(params), settings))
+            return self._run([request], return_exceptions=False, progress=False)[0]
         prompts = list(prompt)
         each = params_for_each(params, len(prompts))
-        runs = [self._start(p, SamplingParams.of(q, settings)) for p, q in zip(prompts, each, strict=True)]
-        return [self._finish(run) for run in runs]
+        pairs = zip(prompts, each, strict=True)
+        requests = [self.prepare(text, SamplingParams.of(own, settings)) for text, own in pairs]
+        return self._run(requests, return_exceptions=return_exceptions, progress=progress)
 
     def stream(
         self,
@@ -181,7 +226,8 @@ class LLM:
             raise ParameterError(
                 "stream takes one prompt, text or a flat list of token ids, not a list of prompts"
             )
-        return self._stream(self._start(prompt, SamplingParams.of(one_params(params), settings)))
+        request = self.prepare(prompt, SamplingParams.of(one_params(params), settings))
+        return self._stream(self.engine, request)
 
     def chat(
         self,
@@ -202,8 +248,10 @@ class LLM:
         ``Generation.dropped_messages`` says how many messages. Raises as ``generate`` does, and
         ``ParameterError`` for messages that are none or a model without a template.
         """
-        run, dropped = self._start_chat(messages, SamplingParams.of(params, settings), continue_final_message)
-        return self._finish(run, dropped)
+        params = SamplingParams.of(params, settings)
+        request, dropped = self.prepare_chat(messages, params, continue_final_message)
+        [generation] = self._run([request], return_exceptions=False, progress=False)
+        return replace(generation, dropped_messages=dropped)
 
     def stream_chat(
         self,
@@ -214,8 +262,9 @@ class LLM:
         **settings: Unpack[Settings],
     ) -> Generator[Chunk, None, None]:
         """Reply to a chat, piece by piece: as ``chat``, as ``stream``."""
-        run, dropped = self._start_chat(messages, SamplingParams.of(params, settings), continue_final_message)
-        return self._stream(run, dropped)
+        params = SamplingParams.of(params, settings)
+        request, dropped = self.prepare_chat(messages, params, continue_final_message)
+        return self._stream(self.engine, request, dropped)
 
     def logits(
         self, token_ids: str | Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -230,7 +279,7 @@ class LLM:
         def read(first: int, rows: npt.NDArray[np.float32]) -> None:
             out[first : first + len(rows)] = rows
 
-        self._engine.read_rows(ids, read)
+        self._read(ids, read)
         return out
 
     def score(self, text: str | Sequence[int] | npt.NDArray[np.integer[Any]]) -> Score:
@@ -244,7 +293,7 @@ class LLM:
             following = ids[first + 1 : first + 1 + len(rows)]
             logprobs.extend(log_probabilities(rows[: len(following)], following))
 
-        self._engine.read_rows(ids, read)
+        self._read(ids, read)
         texts = [self.tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
         return Score(ids, texts, logprobs)
 
@@ -256,38 +305,85 @@ class LLM:
             refuse_prompt(prompt)
         return [int(token) for token in prompt]
 
-    def _start(self, prompt: Any, params: SamplingParams) -> Run:
-        return self._engine.start(self._encode(prompt), params)
+    def _read(self, token_ids: list[int], read: Read) -> None:
+        """Give ``read`` the logits of every token, piece by piece."""
+        engine = self.engine
+        flight = engine.submit(engine.prepare_reading(token_ids, read))
+        try:
+            engine.drive(lambda: flight.done)
+        finally:
+            engine.cancel(flight)
+        if flight.error is not None:
+            raise flight.error
 
-    def _finish(self, run: Run, dropped_messages: int = 0) -> Generation:
-        for _ in run.steps():
-            pass
-        return run.generation(dropped_messages)
+    def prepare(self, prompt: Any, params: SamplingParams) -> Request:
+        """The request of one prompt, checked. Raises as ``generate`` does."""
+        return self.engine.prepare(self._encode(prompt), params)
 
-    def _stream(self, run: Run, dropped_messages: int = 0) -> Generator[Chunk, None, None]:
-        unfinished = len(run.branches)
-        with closing(run.steps()) as steps:
-            for grown in steps:
-                for branch in grown:
-                    chunk = branch.take_chunk()
-                    if chunk is None:
-                        continue
-                    unfinished -= chunk.finish_reason is not None
-                    if unfinished == 0:
-                        chunk = replace(chunk, generation=run.generation(dropped_messages))
-                    yield chunk
+    @overload
+    def _run(
+        self, requests: list[Request], *, return_exceptions: Literal[False], progress: bool | None
+    ) -> list[Generation]: ...
 
-    def _start_chat(
+    @overload
+    def _run(
+        self, requests: list[Request], *, return_exceptions: bool, progress: bool | None
+    ) -> list[Generation] | list[Generation | UnspoolError]: ...
+
+    def _run(
+        self, requests: list[Request], *, return_exceptions: bool, progress: bool | None
+    ) -> list[Generation] | list[Generation | UnspoolError]:
+        """The results of requests, in their order."""
+        engine = self.engine
+        flights = [engine.submit(request) for request in requests]
+        left = list(reversed(flights))
+
+        def done() -> bool:
+            while left and left[-1].done and (return_exceptions or left[-1].error is None):
+                left.pop()
+            return not left or (left[-1].done and not return_exceptions)
+
+        try:
+            with progress_of(flights, progress) as each_step:
+                engine.drive(done, each_step)
+        finally:
+            for flight in flights:
+                engine.cancel(flight)
+        if not return_exceptions:
+            return [flight.generation() for flight in flights]
+        return [result_of(flight) for flight in flights]
+
+    def _stream(
+        self, engine: Engine, request: Request, dropped_messages: int = 0
+    ) -> Generator[Chunk, None, None]:
+        """A request's chunks; it is submitted when the first is asked for."""
+        flight = engine.submit(request, streaming=True)
+        try:
+            while True:
+                engine.drive(lambda: bool(flight.outbox) or flight.done)
+                while flight.outbox:
+                    yield with_dropped(flight.outbox.popleft(), dropped_messages)
+                if flight.done:
+                    break
+        finally:
+            engine.cancel(flight)
+        if flight.error is not None:
+            raise flight.error
+
+    def prepare_chat(
         self, messages: str | Sequence[Message], params: SamplingParams, continue_final_message: bool
-    ) -> tuple[Run, int]:
-        """The run of a chat's reply, and how many messages were dropped for it to fit."""
+    ) -> tuple[Request, int]:
+        """The request of a chat's reply, and how many messages were dropped for it to fit.
+
+        Raises as ``chat`` does.
+        """
         if not isinstance(continue_final_message, bool):
             raise ParameterError(
                 f"continue_final_message must be True or False, not {shown(continue_final_message)}"
             )
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        limits = self._engine.limits
+        limits = self.engine.limits
         room = min(limits.context_length, limits.cache_tokens)
         wanted = params.max_tokens or min(CHAT_MAX_TOKENS, room // 4)
         ids, dropped = self._encode_chat(messages, continue_final_message), 0
@@ -301,7 +397,7 @@ class LLM:
             ids, dropped = self._encode_chat(kept, continue_final_message), len(messages) - len(kept)
         if params.max_tokens is None and len(ids) < room:
             params = replace(params, max_tokens=min(CHAT_MAX_TOKENS, room - len(ids)))
-        return self._engine.start(ids, params), dropped
+        return self.engine.prepare(ids, params), dropped
 
     def _encode_chat(self, messages: Sequence[Message], continue_final_message: bool) -> list[int]:
         from unspool.model.chat_template import encode_chat
@@ -314,6 +410,20 @@ class LLM:
             messages,
             continue_final_message=continue_final_message,
         )
+
+
+def result_of(flight: Flight) -> Generation | UnspoolError:
+    """What a flight came to. Raises an error that is none of the project's own."""
+    if isinstance(flight.error, UnspoolError):
+        return flight.error
+    return flight.generation()
+
+
+def with_dropped(chunk: Chunk, dropped_messages: int) -> Chunk:
+    """A chat's chunk; the last one's result says how many messages were dropped."""
+    if chunk.generation is None or dropped_messages == 0:
+        return chunk
+    return replace(chunk, generation=replace(chunk.generation, dropped_messages=dropped_messages))
 
 
 def cache_blocks(spec: ModelSpec, cache_tokens: int | None, cache_memory: int | None) -> int:

@@ -40,6 +40,8 @@ class Settings(TypedDict, total=False):
     seed: int | None
     n: int
     logprobs: int
+    priority: int
+    cache_salt: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,12 @@ class SamplingParams:
     """How many samples to draw of the prompt; 1 to 4096. They differ under one seed."""
     logprobs: int = 0
     """How many of the most probable tokens to report beside each drawn one; 0 to 32."""
+    priority: int = 0
+    """Which requests go first where not all can: those of a higher priority, then those that came first;
+    -2**31 to 2**31 - 1. Tokens do not depend on it."""
+    cache_salt: str | None = None
+    """Requests share the cache of what their prompts have in common only under the same salt: a tenant with a
+    salt of its own cannot learn from its waiting times what others have asked. Tokens do not depend on it."""
 
     def __new__(cls, *_: Any, **settings: Any) -> SamplingParams:
         """Refuse an unknown name before ``__init__`` would, and say which one may be meant."""
@@ -101,14 +109,16 @@ class SamplingParams:
         if self.top_k is not None:
             object.__setattr__(self, "top_k", _whole("top_k", self.top_k))
         self.chain()  # checks the rules' ranges
-        for name in ("max_tokens", "seed", "n", "logprobs"):
-            if getattr(self, name) is not None or name in ("n", "logprobs"):
+        for name in ("max_tokens", "seed", "n", "logprobs", "priority"):
+            if getattr(self, name) is not None or name in ("n", "logprobs", "priority"):
                 object.__setattr__(self, name, _whole(name, getattr(self, name)))
         for name in ("include_stop", "skip_special_tokens", "ignore_eos"):
             _flag(name, getattr(self, name))
         object.__setattr__(self, "stop", _strings("stop", self.stop))
         object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "penalty_scope", _scope("penalty_scope", self.penalty_scope))
+        if self.cache_salt is not None and not isinstance(self.cache_salt, str):
+            raise _refuse("cache_salt", self.cache_salt, "a string")
 
     def chain(self) -> Chain:
         """The rules that are on, in the default order."""
@@ -153,6 +163,7 @@ _RANGES: dict[str, tuple[int, int, str]] = {
     "seed": (0, 2**64 - 1, "a whole number from 0 to 2**64 - 1"),
     "n": (1, MAX_SAMPLES, f"a whole number from 1 to {MAX_SAMPLES}"),
     "logprobs": (0, MAX_LOGPROBS, f"a whole number from 0 to {MAX_LOGPROBS}"),
+    "priority": (-(2**31), MAX_COUNT, "a whole number from -2**31 to 2**31 - 1"),
 }
 
 

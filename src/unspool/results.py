@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -48,6 +49,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     """Tokens in the result, over all candidates."""
+    cached_tokens: int = 0
+    """Of the prompt's tokens, those that an earlier request had computed."""
 
     @property
     def total_tokens(self) -> int:
@@ -56,20 +59,44 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """How long a request took, in seconds of wall time; shared by its candidates."""
+class Spread:
+    """How long something took each time, in seconds; 0 where it never happened."""
 
+    p50: float = 0.0
+    """Median."""
+    p99: float = 0.0
+    """What 99 of 100 stay within (nearest rank)."""
+    largest: float = 0.0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of measured values, in any order."""
+        if not values:
+            return cls()
+        ordered = sorted(values)
+        return cls(*(ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99, 1.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How a request fared, in seconds of wall time; shared by its candidates."""
+
+    queue_seconds: float
+    """From its submission until it got a place in the cache."""
     prefill_seconds: float
-    """Computing the prompt."""
+    """From then to the first drawn token: computing the prompt, beside whatever else the engine computes."""
     time_to_first_token: float
-    """From the call to the first drawn token, waiting included."""
+    """From its submission to the first drawn token, waiting included."""
     decode_seconds: float
     """From the first drawn token to the last."""
     drawn_tokens: int
     """Tokens drawn over all candidates, those cut off by a stop included."""
-
     decoded_tokens: int
     """Of the drawn tokens, those after each candidate's first: one decoding step each."""
+    between_tokens: Spread
+    """From one token of a candidate to its next."""
+    preemptions: int
+    """How often a candidate lost its place in the cache to an earlier one and was computed again."""
 
     @property
     def tokens_per_second(self) -> float:

@@ -381,12 +381,13 @@ def first_step(count: int = 1, **changes: Any) -> StepBatch:
 @pytest.mark.parametrize("name", [field.name for field in fields(StepBatch)])
 def test_arrays_of_another_type_are_refused_by_name_not_cut_to_fit(name: str) -> None:
     backend = make(SHAPES["grouped"], TensorType.Q8_0)
-    right = getattr(first_step(2), name)
+    full = first_step(2, exits=int32(1, 2))
+    right = getattr(full, name)
     wrong: list[Any] = [right.astype(np.int64), right.astype(np.float32), right.tolist(), right[..., None]]
     wrong.append(np.repeat(np.atleast_1d(int32(0, 0)), 4)[::2])  # of the right type, and not contiguous
     for array in wrong:
         with pytest.raises(BackendError, match=name):
-            backend.forward(first_step(2, **{name: array}))
+            backend.forward(replace(full, **{name: array}))
     not_pairs: list[Any] = [int32(0, 1), np.zeros((1, 2)), np.zeros((1, 3), np.int32)]
     for pairs in (*not_pairs, np.full((1, 2), 64 * 16, np.int32)):
         with pytest.raises(BackendError, match="slot"):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.backend.steps import Branch, advance, make_sequences, one_by_one
+from tests.backend.steps import Branch, advance, make_sequences, one_by_one, step_of
 from unspool import _native
 from unspool.backend.base import Float32Array
 from unspool.backend.cpu import CpuBackend
 from unspool.model.loader import LoadedModel, load
+from unspool.model.tensor import Tensor
 
 pytestmark = pytest.mark.model
 
@@ -58,6 +60,27 @@ def test_full_rows_have_the_same_bits_however_they_are_computed(loaded: LoadedMo
         if instruction_set != "portable":
             rows = rows_in_company(make(loaded, 2, instruction_set), tokens, 24, 0)
             assert rows.tobytes() == expected.tobytes(), instruction_set
+
+
+def test_a_row_at_an_exit_is_that_of_the_model_cut_off_there(loaded: LoadedModel) -> None:
+    """A text's last token after 1, half and all but one of the layers, beside its own last row."""
+    tokens = np.array(loaded.tokenizer.encode("The capital of France is Paris. The capital of"), np.int32)
+    branch, num_layers = Branch(tokens, np.arange(24, dtype=np.int32)), loaded.spec.num_layers
+    step = step_of([(branch, len(tokens))])
+    exits = [1, num_layers // 2, num_layers - 1, num_layers]
+    last = np.full(4, len(tokens) - 1, np.int32)
+    wanted = replace(step, rows=last, exits=np.array(exits, np.int32))
+    rows = make(loaded, threads=2).forward(wanted).logits.numpy()
+    for exit_, row in zip(exits, rows, strict=True):
+        cut_off = CpuBackend(replace(loaded.spec, num_layers=exit_), layers_of(loaded, exit_), threads=1)
+        cut_off.allocate(24)
+        assert cut_off.forward(replace(step, rows=last[:1])).logits.numpy()[0].tobytes() == row.tobytes()
+
+
+def layers_of(loaded: LoadedModel, count: int) -> dict[str, Tensor]:
+    """The tensors of the first ``count`` layers, and those of none."""
+    later = tuple(f"layers.{i}." for i in range(count, loaded.spec.num_layers))
+    return {role: tensor for role, tensor in loaded.tensors.items() if not role.startswith(later)}
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from unspool.cache import BLOCK_SIZE, BlockPool, BlockTable, blocks_for_memory, blocks_for_tokens
+from unspool.cache import BLOCK_SIZE, BlockPool, BlockTable, blocks_for_memory, blocks_for_tokens, measure
 from unspool.errors import ParameterError
 
 
@@ -19,6 +19,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.memory = np.full(blocks * BLOCK_SIZE, -1)
         self.tables: list[tuple[BlockTable, list[int]]] = []
         self.written = 0
+        self.copied_rows: dict[BlockTable, tuple[int, list[int]]] = {}
 
     @rule()
     def open(self) -> None:
@@ -37,9 +38,26 @@ class CacheMachine(RuleBasedStateMachine):
             return
         for source, target in appended.copies:
             self.memory[target] = self.memory[source]
-        new = list(range(self.written, self.written + count))
-        self.written += count
-        self.memory[appended.slots] = new
+        self._write(contents, appended.slots.tolist())
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def next_slot(self, data: st.DataObject) -> None:
+        table, contents = data.draw(st.sampled_from(self.tables))
+        room = table.length % BLOCK_SIZE > 0 and self.pool.references(int(table.blocks[-1])) == 1
+        before = (table.length, table.changes)
+        slot = table.next_slot()
+        if slot is None:
+            assert not room
+            assert before == (table.length, table.changes)
+        else:
+            assert room
+            self._write(contents, [slot])
+
+    def _write(self, contents: list[int], slots: list[int]) -> None:
+        new = list(range(self.written, self.written + len(slots)))
+        self.written += len(slots)
+        self.memory[slots] = new
         contents += new
 
     @precondition(lambda self: 0 < len(self.tables) < 6)
@@ -83,6 +101,26 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.memory[slots].tolist() == contents
             assert table.num_blocks == blocks_for_tokens(table.length)
 
+    @invariant()
+    def a_row_is_stale_only_if_the_table_says_so(self) -> None:
+        for table, _ in self.tables:
+            changes, row = self.copied_rows.get(table, (-1, []))
+            assert changes != table.changes or row == table.blocks.tolist()
+            self.copied_rows[table] = (table.changes, table.blocks.tolist())
+
+    @invariant()
+    def use_counts_each_filled_slot_once(self) -> None:
+        filled = {
+            (block, offset)
+            for table, _ in self.tables
+            for at, block in enumerate(table.blocks.tolist())
+            for offset in range(min(BLOCK_SIZE, table.length - at * BLOCK_SIZE))
+        }
+        use = measure(self.pool, [table for table, _ in self.tables])
+        assert use.filled == len(filled)
+        assert use.allocated_slots == BLOCK_SIZE * len({block for block, _ in filled})
+        assert use.waste * use.allocated_slots == pytest.approx(use.allocated_slots - use.filled)
+
     def teardown(self) -> None:
         if hasattr(self, "pool"):
             for table, _ in self.tables:
@@ -125,6 +163,26 @@ def test_a_full_shared_block_is_never_copied() -> None:
     assert appended.copies.shape == (0, 2)
 
 
+def test_a_shortened_table_goes_on_in_its_own_last_block() -> None:
+    for length in range(1, 50):
+        pool = BlockPool(8)
+        table, other = BlockTable(pool), BlockTable(pool)
+        table.append(50)
+        table.truncate(length)
+        other.append(1)  # takes a block that was just given back
+        offset = length % BLOCK_SIZE
+        own = table.blocks[-1] * BLOCK_SIZE + offset if offset else None
+        assert table.next_slot() == own
+
+
+def test_an_empty_table_outlives_a_reset() -> None:
+    pool = BlockPool(1)
+    table = BlockTable(pool)
+    pool.reset()
+    table.append(1)
+    assert table.next_slot() == 1
+
+
 def test_misuse_is_an_error() -> None:
     with pytest.raises(ParameterError):
         BlockPool(0)
@@ -133,8 +191,14 @@ def test_misuse_is_an_error() -> None:
         pool.release(0)
     with pytest.raises(ValueError, match="free"):
         pool.share(0)
+    with pytest.raises(ValueError, match="free"):
+        pool.keep(0)
+    table = BlockTable(pool)
     with pytest.raises(ValueError, match="truncate"):
-        BlockTable(pool).truncate(1)
+        table.truncate(1)
+    table.append(1)
+    with pytest.raises(ValueError, match="adopt"):
+        table.adopt([0])
 
 
 def test_sizes() -> None:

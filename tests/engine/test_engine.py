@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.making import SPEC, TOKENIZER, WEIGHTS, generate, make_engine, scripted, stream
+from tests.engine.making import (
+    SPEC,
+    TOKENIZER,
+    WEIGHTS,
+    generate,
+    make_engine,
+    read_rows,
+    run,
+    scripted,
+    stream,
+)
 from tests.reference.llama import ReferenceBackend
 from tests.reference.scripted import ScriptedBackend
 from unspool.backend import base
 from unspool.backend.base import StepBatch, StepOutput
-from unspool.cache import BLOCK_SIZE, BlockTable
-from unspool.engine.batch import chunk_step
+from unspool.cache import BLOCK_SIZE
 from unspool.errors import BackendError, ContextLengthError, ParameterError, RowError
 from unspool.params import SamplingParams, Settings
 
@@ -28,10 +37,7 @@ def test_the_backend_and_the_cache_agree_on_a_block() -> None:
 def test_greedy_text_is_the_most_probable_token_each_time() -> None:
     expected = list(PROMPT)
     for _ in range(20):
-        engine = make_engine()
-        rows: list[Any] = []
-        engine.read_rows(expected, lambda _, logits, rows=rows: rows.append(logits[-1].copy()))  # type: ignore[misc]
-        expected.append(int(np.argmax(rows[-1])))
+        expected.append(int(np.argmax(read_rows(make_engine(), expected)[-1])))
     made = generate(make_engine(), PROMPT, temperature=0, max_tokens=20, ignore_eos=True)
     assert made.token_ids == expected[len(PROMPT) :]
     assert made.finish_reason == "length"
@@ -63,13 +69,12 @@ def test_samples_differ_and_each_is_what_it_would_be_alone(prompt_tokens: int) -
 
 def test_samples_share_the_prompts_blocks() -> None:
     engine = make_engine()
-    run = engine.start(PROMPT[:33], SamplingParams(n=4, seed=1, max_tokens=8, ignore_eos=True))
-    steps = run.steps()
-    next(steps)
-    next(steps)
-    assert engine.pool.num_blocks - engine.pool.num_free == 2 + 4
-    steps.close()
-    assert engine.pool.num_free == engine.pool.num_blocks
+    settings = SamplingParams(n=4, seed=1, max_tokens=8, ignore_eos=True)
+    flight = engine.submit(engine.prepare(PROMPT[:33], settings))
+    engine.drive(lambda: bool(flight.branches) and all(len(b.token_ids) > 2 for b in flight.branches))
+    assert engine.stats().cache.held == 2 + 4
+    engine.cancel(flight)
+    assert engine.main.pool.num_free == engine.main.pool.num_blocks
 
 
 def test_a_missing_seed_is_drawn_and_gives_the_same_again() -> None:
@@ -94,32 +99,30 @@ def test_a_full_context_is_used_to_its_last_token() -> None:
 def test_what_cannot_fit_is_refused_with_what_does() -> None:
     room = SPEC.context_length - len(PROMPT)
     with pytest.raises(ContextLengthError, match=rf"max_tokens={room + 1} .* at most {room} do"):
-        make_engine().start(PROMPT, SamplingParams(max_tokens=room + 1))
+        make_engine().prepare(PROMPT, SamplingParams(max_tokens=room + 1))
     with pytest.raises(
         ContextLengthError, match="128 tokens; the model's context of 128 tokens has room for 127"
     ):
-        make_engine().start([5] * 128, SamplingParams())
+        make_engine().prepare([5] * 128, SamplingParams())
     with pytest.raises(ContextLengthError, match=r"the cache of 32 tokens has room for 31.*cache_tokens"):
-        make_engine(num_blocks=2).start(PROMPT, SamplingParams())
-    with pytest.raises(ContextLengthError, match="n=4 samples"):
-        generate(make_engine(num_blocks=3), PROMPT, n=4, max_tokens=10)
+        make_engine(num_blocks=2).prepare(PROMPT, SamplingParams())
 
 
 def test_prompts_that_are_none_are_refused() -> None:
     with pytest.raises(ParameterError, match="empty"):
-        make_engine().start([], SamplingParams())
+        make_engine().prepare([], SamplingParams())
     for bad in (-1, SPEC.vocab_size):
         with pytest.raises(ParameterError, match=rf"token id {bad} \(at 1\).* 0 to {SPEC.vocab_size - 1}"):
-            make_engine().start([5, bad], SamplingParams())
+            make_engine().prepare([5, bad], SamplingParams())
     with pytest.raises(ParameterError, match="stop_token_ids"):
-        make_engine().start([5], SamplingParams(stop_token_ids=[SPEC.vocab_size]))
+        make_engine().prepare([5], SamplingParams(stop_token_ids=[SPEC.vocab_size]))
 
 
 def test_a_row_without_a_law_ends_its_request_with_an_error() -> None:
     engine = make_engine(ScriptedBackend(SPEC, [9] * 64, nan_at=4))
     with pytest.raises(RowError, match=r"request 1, sample 0, token 4: .*NaN.*top_k"):
         generate(engine, [9], top_k=5, n=2)
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.main.pool.num_free == engine.main.pool.num_blocks
     assert generate(engine, [9], max_tokens=3).token_ids == [9, 9, 9]
 
 
@@ -144,63 +147,29 @@ def test_blocks_come_back_after_any_failure(failure: BaseException, step_tokens:
     engine = make_engine(backend)
     with pytest.raises(type(failure)):
         generate(engine, PROMPT, n=3)
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.main.pool.num_free == engine.main.pool.num_blocks
     made = generate(engine, PROMPT, seed=1, max_tokens=4)
     assert made.candidates == generate(make_engine(), PROMPT, seed=1, max_tokens=4).candidates
 
 
-def test_an_abandoned_stream_gives_its_blocks_back() -> None:
-    engine = make_engine()
-    steps = engine.start(PROMPT, SamplingParams(n=2)).steps()
-    next(steps)
-    next(steps)
-    assert engine.pool.num_free < engine.pool.num_blocks
-    del steps
-    assert engine.pool.num_free == engine.pool.num_blocks
-
-
-def test_a_stream_that_only_the_collector_can_reach_holds_nobody_up() -> None:
-    engine = make_engine(num_blocks=4)
-    steps = engine.start(PROMPT, SamplingParams(max_tokens=20, seed=1, ignore_eos=True)).steps()
-    next(steps)
-    cycle: list[object] = [steps]
-    cycle.append(cycle)
-    del steps, cycle
-    assert len(generate(engine, PROMPT, max_tokens=20, ignore_eos=True).token_ids) == 20
-
-
-def test_two_open_streams_take_turns() -> None:
+def test_two_requests_of_one_thread_get_what_they_would_alone() -> None:
     engine = make_engine()
     alone = [generate(make_engine(), PROMPT, seed=s, max_tokens=10).candidates for s in (1, 2)]
-    runs = [engine.start(PROMPT, SamplingParams(seed=s, max_tokens=10)) for s in (1, 2)]
-    open_steps = [run.steps() for run in runs]
-    while open_steps:
-        open_steps = [steps for steps in open_steps if next(steps, None) is not None]
-    assert [run.generation().candidates for run in runs] == alone
+    flights = [engine.submit(engine.prepare(PROMPT, SamplingParams(seed=s, max_tokens=10))) for s in (1, 2)]
+    run(engine, flights)
+    assert [flight.generation().candidates for flight in flights] == alone
 
 
-def test_waiting_for_ones_own_stream_is_an_error_not_a_deadlock() -> None:
+def test_a_stream_that_nobody_reads_holds_nobody_up() -> None:
     engine = make_engine(num_blocks=4)
-    steps = engine.start(PROMPT, SamplingParams(max_tokens=20)).steps()
-    next(steps)
-    with pytest.raises(ContextLengthError, match="close them"):
-        generate(engine, PROMPT, max_tokens=20)
-    steps.close()
-    generate(engine, PROMPT, max_tokens=20)
-
-
-def test_a_stream_is_its_readers_whoever_began_it() -> None:
-    engine = make_engine(num_blocks=4)
-    steps = engine.start(PROMPT, SamplingParams(max_tokens=20, seed=1, ignore_eos=True)).steps()
-    beginner = threading.Thread(target=next, args=(steps,))
-    beginner.start()
-    beginner.join()
-    next(steps)
-    with pytest.raises(ContextLengthError, match="streams that this thread has open"):
-        generate(engine, PROMPT, max_tokens=20)
-    steps.close()
-    assert engine.pool.num_free == 4
-    assert len(generate(engine, PROMPT, max_tokens=20, ignore_eos=True).token_ids) == 20
+    settings: Settings = {"max_tokens": 20, "seed": 1, "ignore_eos": True}
+    unread = engine.submit(engine.prepare(PROMPT, SamplingParams(**settings)), streaming=True)
+    engine.drive(lambda: bool(unread.outbox))
+    other = engine.submit(engine.prepare(PROMPT, SamplingParams(**settings)))
+    engine.drive(lambda: other.done)
+    assert len(other.generation().token_ids) == 20
+    engine.drive(lambda: unread.done)
+    assert [token for chunk in unread.outbox for token in chunk.tokens] == other.generation().tokens
 
 
 def test_threads_wait_for_each_other_and_get_what_they_would_alone() -> None:
@@ -208,17 +177,16 @@ def test_threads_wait_for_each_other_and_get_what_they_would_alone() -> None:
     results: dict[int, Any] = {}
 
     def work(seed: int) -> None:
-        run = engine.start(PROMPT, SamplingParams(seed=seed, max_tokens=12))
-        for _ in run.steps():
-            pass
-        results[seed] = run.generation().candidates
+        flight = engine.submit(engine.prepare(PROMPT, SamplingParams(seed=seed, max_tokens=12)))
+        engine.drive(lambda: flight.done)
+        results[seed] = flight.generation().candidates
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert engine.pool.num_free == engine.pool.num_blocks
+    assert engine.main.pool.num_free == engine.main.pool.num_blocks
     for seed in range(5):
         assert results[seed] == generate(make_engine(), PROMPT, seed=seed, max_tokens=12).candidates
 
@@ -231,11 +199,7 @@ def test_a_penalty_sees_its_scope(scope: Any) -> None:
     ids = list(PROMPT)
     for token in made.token_ids:
         scopes = {"output": ids[len(PROMPT) :], "all": ids, 1: ids[-1:], 6: ids[-6:]}
-        engine = make_engine()
-        table = BlockTable(engine.pool)
-        last = np.array([len(ids) - 1], dtype=np.int32)
-        step = chunk_step(np.array(ids, dtype=np.int32), table, last)
-        row = engine.backend.forward(step).logits.numpy()[0].copy()
+        row = read_rows(make_engine(), ids)[-1]
         for t in set(scopes[scope]):
             row[t] = row[t] / np.float32(3) if row[t] > 0 else row[t] * np.float32(3)
         assert int(np.argmax(row)) == token

@@ -19,7 +19,7 @@ PROMPT = "the inner other"
 
 
 def free_blocks(llm: LLM) -> tuple[int, int]:
-    pool = llm._engine.pool
+    pool = llm.engine.main.pool
     return pool.num_free, pool.num_blocks
 
 
@@ -233,7 +233,7 @@ def test_a_models_own_settings_are_its_defaults(llm: LLM) -> None:
     assert model_settings(stated) == {"temperature": 0.0, "penalty_scope": "all"}
     with pytest.raises(ModelFileError, match="temperature"):
         model_settings({"general.sampling.temp": -1.0})
-    engine = llm._engine
+    engine = llm.engine
     try:
         engine.settings = model_settings(stated)
         assert all(token.kept == 1 for token in llm.generate(PROMPT, max_tokens=5).tokens)

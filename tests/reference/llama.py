@@ -112,16 +112,19 @@ class ReferenceBackend:
 
     def forward(self, step: StepBatch) -> StepOutput:
         self._check(step)
-        hidden = np.empty((len(step.tokens), self.spec.hidden_size), dtype=self.dtype)
+        spec, norm = self.spec, self.weights["output_norm.weight"]
+        residuals = np.empty((len(step.tokens), spec.num_layers, spec.hidden_size), dtype=self.dtype)
         for run in range(len(step.context_lens)):
             for t in range(step.run_starts[run], step.run_starts[run + 1]):
-                hidden[t] = self._token(step, t, self._visible_slots(step, run, t))
-        head = "token_embd.weight" if self.spec.tied_embeddings else "output.weight"
-        logits = np.empty((len(step.rows), self.spec.vocab_size), dtype=np.float32)
+                residuals[t] = self._token(step, t, self._visible_slots(step, run, t))
+        states = rms_norm(residuals, norm, spec.norm_epsilon)
+        head = "token_embd.weight" if spec.tied_embeddings else "output.weight"
+        logits = np.empty((len(step.rows), spec.vocab_size), dtype=np.float32)
         for r, t in enumerate(step.rows):
-            logits[r] = self._product(head, hidden[t])
+            exit_ = spec.num_layers if step.exits is None else step.exits[r]
+            logits[r] = self._product(head, states[t, exit_ - 1])
         logits.flags.writeable = False
-        return StepOutput(ReferenceLogits(logits), hidden[step.hidden_rows].astype(np.float32))
+        return StepOutput(ReferenceLogits(logits), states[step.hidden_rows, -1].astype(np.float32))
 
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
         return self.sampler(output.logits.numpy(), plan)
@@ -142,8 +145,12 @@ class ReferenceBackend:
         return np.concatenate([context, np.array(path[::-1])]).astype(np.int32)
 
     def _token(self, step: StepBatch, t: int, visible: Int32Array) -> FloatArray:
-        """Run one token through every layer, writing its keys and values; [hidden_size], normed."""
+        """Run one token through every layer, writing its keys and values.
+
+        Returns the residuals, [num_layers, hidden_size].
+        """
         w, spec = self.weights, self.spec
+        residuals = np.empty((spec.num_layers, spec.hidden_size), dtype=self.dtype)
         x = w["token_embd.weight"][step.tokens[t]]
         for layer in range(spec.num_layers):
             name = f"blk.{layer}."
@@ -153,7 +160,8 @@ class ReferenceBackend:
             gate = self._product(name + "ffn_gate.weight", h)
             up = self._product(name + "ffn_up.weight", h)
             x = x + self._product(name + "ffn_down.weight", gate / (1 + np.exp(-gate)) * up)
-        return rms_norm(x, w["output_norm.weight"], spec.norm_epsilon)
+            residuals[layer] = x
+        return residuals
 
     def _attention(self, layer: int, h: FloatArray, position: int, visible: Int32Array) -> FloatArray:
         """Attention of one token, whose own slot is the last of ``visible``."""
@@ -183,7 +191,10 @@ class ReferenceBackend:
     def _check(self, step: StepBatch) -> None:
         """Refuse a malformed step, as every backend must."""
         total, runs, slots = len(step.tokens), len(step.context_lens), self.keys.shape[1]
+        exits = np.full(len(step.rows), self.spec.num_layers) if step.exits is None else step.exits
         for name, array in vars(step).items():
+            if name == "exits" and array is None:
+                continue
             if array.dtype != np.int32 or not array.flags.c_contiguous:
                 raise BackendError(f"{name} must be C-contiguous int32, not {array.dtype}")
         lengths = (len(step.positions), len(step.slots), len(step.parents))
@@ -194,6 +205,8 @@ class ReferenceBackend:
         ok = ok and bool(np.all((step.tokens >= 0) & (step.tokens < self.spec.vocab_size)))
         ok = ok and bool(np.all((step.slots >= 0) & (step.slots < slots)))
         ok = ok and len(set(step.slots.tolist())) == total
+        ok = ok and len(exits) == len(step.rows)
+        ok = ok and bool(np.all((exits >= 1) & (exits <= self.spec.num_layers)))
         if not ok:
             raise BackendError(f"malformed step of {total} tokens in {runs} runs")
         for run in range(runs):

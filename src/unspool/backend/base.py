@@ -41,9 +41,19 @@ class StepBatch:
     context_lens: Int32Array
     """[S] tokens already in the cache before this step."""
     rows: Int32Array
-    """[R] tokens whose next-token logits are wanted, in the order they are wanted."""
+    """[R] tokens whose next-token logits are wanted, in the order they are wanted, repeated or not.
+
+    R is at most ``max_step_tokens``, and so is H.
+    """
     hidden_rows: Int32Array
     """[H] tokens whose final hidden states (after the last norm, before the head) are wanted."""
+    exits: Int32Array | None = None
+    """[R] after how many layers each row's logits are taken, in ``1..num_layers``; None: after all of them.
+
+    Row ``r`` is ``head(final_norm(x))``, where x is the residual of token ``rows[r]`` after ``exits[r]``
+    layers, and the norm and the head are the model's own (as in DoLa, Chuang et al. 2024). Rows may name one
+    token with different exits. Keys and values are written in every layer, whatever the exits.
+    """
 
 
 class LogitsHandle(Protocol):

@@ -121,6 +121,7 @@ class CpuBackend:
                 step.context_lens,
                 step.rows,
                 step.hidden_rows,
+                step.exits,
             )
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
@@ -157,6 +158,8 @@ class CpuBackend:
 def _wrong_arrays(step: StepBatch) -> str:
     """What the native module refused about the types of a step's arrays."""
     for name, array in vars(step).items():
+        if name == "exits" and array is None:
+            continue
         shape = 2 if name == "block_table" else 1
         if not isinstance(array, np.ndarray):
             return f"malformed step: {name} must be an array, not {type(array).__name__}"

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import unspool
+from unspool.cli.calc import calc
 from unspool.cli.chat import chat
 from unspool.cli.generate import generate
 from unspool.cli.models import info, models, pull
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for command in (generate, chat, pull, models, info):
     app.command()(command)
+app.add_typer(calc)
 
 
 def show_version(wanted: bool) -> None:

@@ -1,117 +1,209 @@
-"""The arrays of a step: a chunk of one prompt, or one token of each of several branches."""
+"""The arrays of a step and of its sampling, made from what the scheduler planned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from unspool.backend.base import Int32Array, StepBatch
-from unspool.cache import Appended, BlockTable, blocks_for_tokens
+from unspool.cache import BlockTable
 from unspool.engine.branch import Branch
-from unspool.engine.request import Request
-from unspool.errors import ContextLengthError
+from unspool.engine.cached_backend import CachedBackend
+from unspool.engine.track import Track
 from unspool.sampling.plan import SamplePlan
 
-NO_ROWS: Int32Array = np.empty(0, dtype=np.int32)
+Entry = tuple[Branch, int]
+"""A row to draw from: the one after a branch's last token (node -1), or after one of its draft's nodes."""
+
 NO_TOKENS: Int32Array = np.empty(0, dtype=np.int32)
 
 
-def append(table: BlockTable, count: int) -> Appended:
-    """Append to a table. Raises ``ContextLengthError`` if the cache is out of blocks."""
-    appended = table.append(count)
-    if appended is None:
-        raise ContextLengthError(
-            f"the cache of {table.pool.num_tokens} tokens is full: give a larger cache_tokens or cache_memory"
+class TableRows:
+    """Block tables as the rows of one array, of which a step rewrites only what has changed."""
+
+    def __init__(self) -> None:
+        self._array: Int32Array = np.full((8, 8), -1, dtype=np.int32)
+        self._tables: list[BlockTable | None] = [None] * 8
+        self._changes = [0] * 8
+
+    def of(self, tables: Sequence[BlockTable]) -> Int32Array:
+        """[tables, max_blocks] the blocks of each, -1 where there is none; valid until the next call."""
+        self._grow(len(tables), max(table.num_blocks for table in tables))
+        known, changes = self._tables, self._changes
+        for i, table in enumerate(tables):
+            if known[i] is not table or changes[i] != table.changes:
+                row = self._array[i]
+                row[: table.num_blocks] = table.blocks
+                row[table.num_blocks :] = -1
+                known[i], changes[i] = table, table.changes
+        return self._array[: len(tables)]
+
+    def _grow(self, rows: int, columns: int) -> None:
+        have_rows, have_columns = self._array.shape
+        if rows <= have_rows and columns <= have_columns:
+            return
+        rows = have_rows if rows <= have_rows else 2 * rows
+        columns = have_columns if columns <= have_columns else 2 * columns
+        self._array = np.full((rows, columns), -1, dtype=np.int32)
+        self._tables = [None] * rows
+        self._changes = [0] * rows
+
+
+class StepBuilder:
+    """Makes the step of one backend out of planned branches."""
+
+    def __init__(self, home: CachedBackend) -> None:
+        self.home = home
+        self._table_rows = TableRows()
+
+    def build(self, branches: Sequence[Branch]) -> StepBatch | None:
+        """The step of the branches' tracks that run here; ``None`` where none does.
+
+        Sets each track's ``row``. A track's rows follow each other token by token, and exit by exit.
+        """
+        tokens: list[int] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        parents: list[int] = []
+        starts = [0]
+        tables: list[BlockTable] = []
+        contexts: list[int] = []
+        rows: list[int] = []
+        exits: list[int] = []
+        for branch in branches:
+            for track in branch.tracks:
+                if track.home is not self.home or not track.run:
+                    continue
+                first, count, start = len(tokens), len(track.run), track.start
+                tokens += track.run
+                slots += track.slots
+                if count == 1:
+                    positions.append(start)
+                    parents.append(-1)
+                else:
+                    self._place(branch, track, first, positions, parents)
+                starts.append(first + count)
+                tables.append(track.table)
+                contexts.append(start)
+                track.row = len(rows)
+                self._want(branch, track, first, rows, exits)
+        if not tokens:
+            return None
+        depth = self.home.backend.spec.num_layers
+        return StepBatch(
+            tokens=np.array(tokens, dtype=np.int32),
+            positions=np.array(positions, dtype=np.int32),
+            slots=np.array(slots, dtype=np.int32),
+            parents=np.array(parents, dtype=np.int32),
+            run_starts=np.array(starts, dtype=np.int32),
+            block_table=self._table_rows.of(tables),
+            context_lens=np.array(contexts, dtype=np.int32),
+            rows=np.array(rows, dtype=np.int32),
+            hidden_rows=NO_TOKENS,
+            exits=None if min(exits, default=depth) == depth else np.array(exits, dtype=np.int32),
         )
-    return appended
+
+    def _place(
+        self, branch: Branch, track: Track, first: int, positions: list[int], parents: list[int]
+    ) -> None:
+        """Positions and parents of a run of several tokens: one after another, then as the draft has them."""
+        plain = len(track.run) - (0 if branch.drafted is None else len(branch.drafted.tree))
+        positions += range(track.start, track.start + plain)
+        parents.append(-1)
+        parents += range(first, first + plain - 1)
+        if branch.drafted is not None:
+            last = first + plain - 1
+            positions += [track.start + plain - 1 + depth for depth in branch.drafted.tree.depths()]
+            parents += [last + 1 + parent for parent in branch.drafted.tree.parents]
+
+    def _want(self, branch: Branch, track: Track, first: int, rows: list[int], exits: list[int]) -> None:
+        """The rows of a run that are wanted: of all its tokens, of the last one and its draft, or none."""
+        end = first + len(track.run)
+        depth = self.home.backend.spec.num_layers
+        if branch.request.read is not None:
+            wanted: Sequence[int] = range(max(first, first + branch.read - track.start), end)
+        elif not branch.row:
+            return
+        elif branch.drafted is None:
+            if track.exits is None:  # the usual case
+                rows.append(end - 1)
+                exits.append(depth)
+                return
+            wanted = (end - 1,)
+        else:
+            wanted = range(end - 1 - len(branch.drafted.tree), end)
+        for token in wanted:
+            for layers in track.exits or (depth,):
+                rows.append(token)
+                exits.append(layers)
 
 
-def chunk_step(tokens: Int32Array, table: BlockTable, rows: Int32Array) -> StepBatch:
-    """A step of one run: ``tokens`` at the end of an unshared ``table``, wanting ``rows`` of them."""
-    count, start = len(tokens), table.length
-    slots = append(table, count).slots
-    return StepBatch(
-        tokens=tokens,
-        positions=np.arange(start, start + count, dtype=np.int32),
-        slots=slots,
-        parents=np.arange(-1, count - 1, dtype=np.int32),
-        run_starts=np.array([0, count], dtype=np.int32),
-        block_table=table.blocks.copy()[None],
-        context_lens=np.array([start], dtype=np.int32),
-        rows=rows,
-        hidden_rows=NO_ROWS,
-    )
+class PlanBuilder:
+    """Makes the plan of sampling a step's rows; what only depends on which branches draw is kept."""
 
+    def __init__(self) -> None:
+        self._branches: list[Branch] = []
+        self._plan: SamplePlan | None = None
 
-def sample_plan(request: Request, branches: Sequence[Branch], rows: Int32Array, position: int) -> SamplePlan:
-    """Draw the token at ``position`` for each of ``branches`` from the step's ``rows``."""
-    count, chain = len(branches), request.chain
-    kinds, values = chain.kinds, chain.values
-    plan = SamplePlan(
-        rows=rows,
-        chain_starts=np.arange(count + 1, dtype=np.int32) * np.int32(len(kinds)),
-        kinds=np.tile(kinds, count),
-        values=np.tile(values, count),
-        history_starts=np.zeros(count + 1, dtype=np.int64),
-        history=NO_TOKENS,
-        keys=np.full(count, request.key, dtype=np.uint64),
-        positions=np.full(count, position, dtype=np.int32),
-        sample_indices=np.array([branch.index for branch in branches], dtype=np.int32),
-        num_logprobs=request.params.logprobs,
-    )
-    set_histories(plan, branches)
-    return plan
+    def build(self, entries: Sequence[Entry], rows: Sequence[int]) -> SamplePlan:
+        """Draw for each entry from the row of its number."""
+        branches = [branch for branch, _ in entries]
+        plan = self._plan
+        if plan is None or branches != self._branches:
+            plan = self._plan = self._of(branches)
+            self._branches = branches
+        plan.rows = np.array(rows, dtype=np.int32)
+        positions = [
+            len(b.request.prompt) + len(b.token_ids) if node < 0 else position_after(b, node)
+            for b, node in entries
+        ]
+        plan.positions = np.array(positions, dtype=np.int32)
+        if any(branch.history is not None for branch in branches):
+            self._set_histories(plan, entries)
+        return plan
 
-
-def set_histories(plan: SamplePlan, branches: Sequence[Branch]) -> None:
-    """Give the plan each branch's penalty scope as it stands; nothing where no penalty is on."""
-    arrays = [branch.history.array for branch in branches if branch.history is not None]
-    if arrays:
-        np.cumsum([len(array) for array in arrays], out=plan.history_starts[1:])
-        plan.history = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-class DecodeBatch:
-    """Steps in which each of S branches of one request, all of one length, takes its last token.
-
-    The arrays are made once and changed in place from step to step.
-    """
-
-    def __init__(self, request: Request, branches: Sequence[Branch]) -> None:
-        count, self.branches = len(branches), list(branches)
-        self.tables = [branch.table for branch in branches if branch.table is not None]
-        context = self.tables[0].length
-        rows = np.arange(count, dtype=np.int32)
-        self.step = StepBatch(
-            tokens=np.zeros(count, dtype=np.int32),
-            positions=np.full(count, context, dtype=np.int32),
-            slots=np.zeros(count, dtype=np.int32),
-            parents=np.full(count, -1, dtype=np.int32),
-            run_starts=np.arange(count + 1, dtype=np.int32),
-            block_table=np.full((count, blocks_for_tokens(request.length)), -1, dtype=np.int32),
-            context_lens=np.full(count, context, dtype=np.int32),
-            rows=rows,
-            hidden_rows=NO_ROWS,
+    def _of(self, branches: Sequence[Branch]) -> SamplePlan:
+        requests = [branch.request for branch in branches]
+        starts = np.zeros(len(branches) + 1, dtype=np.int32)
+        np.cumsum([len(request.kinds) for request in requests], out=starts[1:])
+        return SamplePlan(
+            rows=NO_TOKENS,
+            chain_starts=starts,
+            kinds=np.concatenate([request.kinds for request in requests]),
+            values=np.concatenate([request.values for request in requests]),
+            history_starts=np.zeros(len(branches) + 1, dtype=np.int64),
+            history=NO_TOKENS,
+            keys=np.array([request.key for request in requests], dtype=np.uint64),
+            positions=NO_TOKENS,
+            sample_indices=np.array([branch.index for branch in branches], dtype=np.int32),
+            num_logprobs=max(request.params.logprobs for request in requests),
         )
-        self.plan = sample_plan(request, branches, rows, context + 1)
 
-    def place(self) -> Int32Array:
-        """Give each branch's last token a slot; [c, 2] slots to copy before the step, usually none."""
-        copies = []
-        step = self.step
-        for i, (branch, table) in enumerate(zip(self.branches, self.tables, strict=True)):
-            appended = append(table, 1)
-            step.tokens[i] = branch.token_ids[-1]
-            step.slots[i] = appended.slots[0]
-            step.block_table[i, : table.num_blocks] = table.blocks
-            if len(appended.copies):
-                copies.append(appended.copies)
-        set_histories(self.plan, self.branches)
-        return np.concatenate(copies) if copies else NO_ROWS
+    def _set_histories(self, plan: SamplePlan, entries: Sequence[Entry]) -> None:
+        """Give the plan what each row's penalties see: the branch's tokens, and the guesses that lead to it."""
+        histories = [history_at(branch, node) for branch, node in entries]
+        np.cumsum([len(history) for history in histories], out=plan.history_starts[1:])
+        plan.history = np.concatenate(histories)
 
-    def advance(self) -> None:
-        """Go on to the next position."""
-        self.step.positions += 1
-        self.step.context_lens += 1
-        self.plan.positions += 1
+
+def position_after(branch: Branch, node: int) -> int:
+    """The position of the token after a draft's node."""
+    assert branch.drafted is not None
+    return len(branch.request.prompt) + len(branch.token_ids) + branch.drafted.tree.depths()[node]
+
+
+def history_at(branch: Branch, node: int) -> npt.NDArray[np.int32]:
+    """[m] the tokens in a branch's penalty scope after a draft's node, -1: after its own last token."""
+    if branch.history is None:
+        return NO_TOKENS
+    if node < 0 or branch.drafted is None:
+        return branch.history.array
+    tree, path = branch.drafted.tree, []
+    while node >= 0:
+        path.append(tree.tokens[node])
+        node = tree.parents[node]
+    history = branch.history.fork()
+    history.extend(reversed(path))
+    return history.array

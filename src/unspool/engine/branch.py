@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import codecs
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from unspool.cache import BlockTable
 from unspool.engine.history import PenaltyHistory
-from unspool.engine.request import Request
 from unspool.engine.stop import StopMatcher
+from unspool.engine.track import Track
 from unspool.results import Alternative, Candidate, Chunk, FinishReason, Token
+from unspool.strategy import Figures
 
-Figures = tuple[float, float, int, float, int, tuple[tuple[int, float], ...]]
-"""Raw log-probability, processed one, rank, entropy, kept, and the most probable (id, log-probability)."""
+if TYPE_CHECKING:
+    from unspool.engine.drafted import Drafted
+    from unspool.engine.flight import Flight
 
 
 class Detokenizer(Protocol):
@@ -35,6 +36,10 @@ class Detokenizer(Protocol):
         """What is left of an incomplete character."""
         ...
 
+    def fork(self) -> Detokenizer:
+        """One in the same state that goes its own way."""
+        ...
+
 
 class TokenTexts(Protocol):
     """What a tokenizer must offer here."""
@@ -45,36 +50,63 @@ class TokenTexts(Protocol):
 
 
 class Branch:
-    """A branch: its block table, its generated tokens with their figures, and its text.
+    """A branch: its tracks, its generated tokens with their figures, and the text of those that are final.
 
-    Token i completed ``text[ends[i - 1]:ends[i]]``. Once ``finish_reason`` is set, ``kept`` tokens and
+    Tokens ``0..final-1`` are final; later ones are provisional. Final token i completed
+    ``text[ends[i - 1]:ends[i]]`` at the time ``times[i]``. Once ``finish_reason`` is set, ``kept`` tokens and
     ``cut`` characters are the result.
+
+    order: where it stands among all branches: the least goes first and is preempted last.
+    running: whether it has a place in the cache.
+    drafted: the guesses that run with it in the step under way.
+    row: whether that step computes its last token, whose row is wanted.
+    read: of a request that reads rows, how many have been read.
     """
 
     __slots__ = (
         "cut",
         "detokenizer",
+        "drafted",
+        "dropped",
         "ends",
         "figures",
+        "final",
         "finish_reason",
+        "flight",
         "history",
         "index",
         "kept",
         "matcher",
+        "order",
         "pieces",
+        "read",
         "request",
+        "row",
+        "running",
         "shown",
         "shown_tokens",
         "stop_reason",
-        "table",
+        "times",
         "token_ids",
         "tokenizer",
+        "told",
+        "tracks",
     )
 
-    def __init__(self, request: Request, index: int, detokenizer: Detokenizer, tokenizer: TokenTexts) -> None:
+    def __init__(
+        self,
+        flight: Flight,
+        index: int,
+        tracks: list[Track],
+        detokenizer: Detokenizer,
+        tokenizer: TokenTexts,
+    ) -> None:
+        request = flight.request
+        self.flight = flight
         self.request = request
         self.index = index
-        self.table: BlockTable | None = None
+        self.order = (-request.params.priority, flight.number, index)
+        self.tracks = tracks
         self.tokenizer = tokenizer
         self.detokenizer = detokenizer
         self.matcher = StopMatcher(request.stops) if request.stops is not None else None
@@ -85,44 +117,91 @@ class Branch:
         self.figures: list[Figures] = []
         self.pieces: list[str] = []
         self.ends: list[int] = []
+        self.times: list[float] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
-        self.kept = self.cut = 0
-        self.shown = self.shown_tokens = 0
+        self.final = self.kept = self.cut = 0
+        self.shown = self.shown_tokens = self.read = 0
+        self.running = self.row = self.dropped = self.told = False
+        self.drafted: Drafted | None = None
 
     @property
     def length(self) -> int:
         """Characters of text so far, those past a stop included."""
         return self.ends[-1] if self.ends else 0
 
-    def accept(self, token: int, figures: Figures) -> bool:
-        """Take in a drawn token; whether it ended the branch."""
-        request = self.request
+    @property
+    def growing(self) -> bool:
+        """Whether it has not ended."""
+        return self.finish_reason is None and not self.dropped
+
+    @property
+    def final_ids(self) -> list[int]:
+        """The generated tokens that are final."""
+        return self.token_ids if self.final == len(self.token_ids) else self.token_ids[: self.final]
+
+    def pending(self) -> int:
+        """How many tokens are not computed yet, over its tracks."""
+        generated, tracks = len(self.token_ids), self.tracks
+        if len(tracks) == 1:
+            return tracks[0].pending(generated)
+        return sum(track.pending(generated) for track in tracks)
+
+    def append(self, token: int, figures: Figures) -> None:
+        """Take in a token for the time being."""
         if self.history is not None:
             self.history.extend((token,))
-        ends_here = token in request.end_ids
-        if ends_here and not request.params.include_stop:
-            return self._finish("stop", token)
-        piece = self.detokenizer.push(token)
         self.token_ids.append(token)
         self.figures.append(figures)
+
+    def commit(self, now: float) -> bool:
+        """Make the provisional tokens final, up to the one that ends the branch; whether one did."""
+        while self.growing and self.final < len(self.token_ids):
+            self.final += 1
+            self._take(self.token_ids[self.final - 1], now)
+        return not self.growing
+
+    def _take(self, token: int, now: float) -> None:
+        """Turn a token that is final now into text, and end the branch where it or its text does."""
+        request = self.request
+        ends_here = token in request.end_ids
+        if ends_here and not request.params.include_stop:
+            return self.finish("stop", token)
+        piece = self.detokenizer.push(token)
         self.pieces.append(piece)
         self.ends.append(self.length + len(piece))
+        self.times.append(now)
         if ends_here:
-            return self._finish("stop", token)
-        if self.matcher is not None and self.matcher.push(piece):
-            return self._finish("stop", None)
-        if len(self.token_ids) == request.max_tokens:
-            return self._finish("length", None)
-        return False
+            self.finish("stop", token)
+        elif self.matcher is not None and self.matcher.push(piece):
+            self.finish("stop", None)
+        elif len(self.pieces) == request.max_tokens:
+            self.finish("length", None)
+
+    def fork(self, index: int) -> Branch:
+        """A branch of the same tokens, text and rules, which shares every block."""
+        tracks = [track.fork() for track in self.tracks]
+        twin = Branch(self.flight, index, tracks, self.detokenizer.fork(), self.tokenizer)
+        twin.matcher = None if self.matcher is None else self.matcher.fork()
+        twin.history = None if self.history is None else self.history.fork()
+        for name in ("token_ids", "figures", "pieces", "ends", "times"):
+            setattr(twin, name, getattr(self, name).copy())
+        twin.final, twin.running = self.final, self.running
+        return twin
 
     def free(self) -> None:
         """Give the cache blocks back."""
-        if self.table is not None:
-            self.table.free()
-            self.table = None
+        self.running = False
+        for track in self.tracks:
+            track.free()
 
-    def _finish(self, reason: FinishReason, token: int | None) -> bool:
+    def forget(self) -> None:
+        """Begin again in caches that were reset."""
+        self.running, self.drafted = False, None
+        for track in self.tracks:
+            track.forget()
+
+    def finish(self, reason: FinishReason, token: int | None) -> None:
         """End the branch: bring out half a character that is left, cut at a stop string."""
         matcher = self.matcher
         if matcher is None or matcher.match is None:
@@ -133,13 +212,12 @@ class Branch:
                 if matcher is not None:
                     matcher.push(rest)
         self.finish_reason, self.stop_reason = reason, token
-        self.kept, self.cut = len(self.token_ids), self.length
+        self.kept, self.cut = len(self.pieces), self.length
         if matcher is not None and matcher.match is not None:
             match = matcher.match
             self.finish_reason, self.stop_reason = "stop", match.string
             self.cut = match.end if self.request.params.include_stop else match.start
             self.kept = self.detokenizer.tokens_before(self.cut)
-        return True
 
     def text(self) -> str:
         """The text of the result, or so far."""
@@ -165,7 +243,10 @@ class Branch:
 
     def take_chunk(self) -> Chunk | None:
         """What became certain since the last chunk: text past every possible stop, and its tokens."""
+        if self.told:
+            return None
         if self.finish_reason is not None:
+            self.told = True
             safe, upto = self.cut, self.kept
         else:
             safe = self.length if self.matcher is None else self.matcher.safe
@@ -188,7 +269,7 @@ class Branch:
         while count < len(self.ends) and self.ends[count] <= safe and starts[count] < safe:
             count += 1
         if count == len(self.ends) > self.shown_tokens:
-            data = self.tokenizer.token_bytes(self.token_ids[-1])
+            data = self.tokenizer.token_bytes(self.token_ids[count - 1])
             count -= codecs.utf_8_decode(data, "replace", False)[1] < len(data)
         return count
 

@@ -1,30 +1,36 @@
-"""The engine: one backend, one cache, and requests that run on them one step at a time."""
+"""The engine: requests come at any time, and each step computes some tokens of many."""
 
 from __future__ import annotations
 
-import gc
 import itertools
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from unspool.backend.base import Backend, Float32Array
-from unspool.cache import BlockPool, BlockTable, blocks_for_tokens
-from unspool.engine.batch import chunk_step
+from unspool.backend.base import Backend
 from unspool.engine.branch import Branch, Detokenizer, TokenTexts
-from unspool.engine.request import Limits, Request, check_fit, check_prompt, prepare
-from unspool.engine.run import Run
-from unspool.errors import ContextLengthError
+from unspool.engine.cached_backend import CachedBackend
+from unspool.engine.computer import Computer, Drawn
+from unspool.engine.flight import Flight
+from unspool.engine.request import Limits, Read, Request, check_fit, check_prompt, prepare, prepare_reading
+from unspool.engine.scheduler import Scheduler
+from unspool.engine.source import MAIN, Source
+from unspool.engine.stats import EngineStats, Meter, snapshot
+from unspool.engine.track import Track
+from unspool.engine.turns import Turns
+from unspool.errors import ContextLengthError, ParameterError, UnspoolError
 from unspool.params import SamplingParams, Settings
+from unspool.speculate.draft import Proposer
+from unspool.strategy import RowResult
 
-STEP_TOKENS = 256
+STEP_TOKENS = 512
 """The most tokens that a step is given, where the backend allows as many."""
-ROWS_STEP_TOKENS = 64
-"""The same where every token's row is wanted: logits take vocabulary * 4 bytes each."""
+
+T = TypeVar("T")
 
 
 class Vocabulary(TokenTexts, Protocol):
@@ -39,12 +45,15 @@ class Vocabulary(TokenTexts, Protocol):
 class Engine:
     """Runs requests on a backend whose cache of ``num_blocks`` blocks it allocates and owns.
 
-    Several threads may run requests: each step is computed under ``lock``, so that steps of several
-    requests interleave, and tokens do not depend on it. A request holds the blocks that it may come
-    to need from its start to its end, and waits for them while requests of other threads hold them.
+    Any thread may submit and cancel; one at a time, the driver, takes steps (``drive``). A step starts
+    branches, computes the tokens that the scheduler plans in one forward pass, draws, and lets strategies
+    grow. What a request gets depends on nothing but itself.
 
     new_detokenizer: makes a detokenizer, given whether special tokens leave no text.
     settings: the model's own sampling settings, by the names of ``SamplingParams``.
+    others: further backends that tracks may run through, by name, each with its number of blocks.
+    step_tokens: the most tokens of a step.
+    sharing: whether requests share the cache of what their prompts have in common.
     """
 
     def __init__(
@@ -55,98 +64,334 @@ class Engine:
         *,
         num_blocks: int,
         settings: Settings | None = None,
+        others: Mapping[str, tuple[Backend, int]] | None = None,
+        step_tokens: int | None = None,
+        sharing: bool = True,
     ) -> None:
-        backend.allocate(num_blocks)
-        self.pool = BlockPool(num_blocks)
-        self.backend = backend
+        named = {MAIN: (backend, num_blocks), **(others or {})}
+        self.homes = {
+            name: CachedBackend(name, each, blocks, sharing=sharing) for name, (each, blocks) in named.items()
+        }
+        self.main = self.homes[MAIN]
         self.vocabulary = vocabulary
         self.new_detokenizer = new_detokenizer
         self.settings = Settings() if settings is None else settings
-        self.limits = Limits(
-            vocab_size=backend.spec.vocab_size,
-            context_length=backend.spec.context_length,
-            cache_tokens=self.pool.num_tokens,
-            eos_ids=frozenset(vocabulary.eos_ids),
-        )
-        self.step_tokens = min(STEP_TOKENS, backend.max_step_tokens)
-        self.lock = threading.RLock()
-        self._freed = threading.Condition(self.lock)
-        self._held_blocks = 0
-        self._holders: Counter[int] = Counter()
+        self.limits = self._limits_of(self.main)
+        most = min(home.backend.max_step_tokens for home in self.homes.values())
+        self.step_tokens = min(STEP_TOKENS if step_tokens is None else step_tokens, most)
+        self.scheduler = Scheduler(self.homes.values(), self.step_tokens)
+        self.meter = Meter()
+        self.computer = Computer(tuple(self.homes.values()), self.main, self._fail)
+        self._flights: dict[Flight, None] = {}
+        self._inbox: deque[Flight] = deque()
+        """Flights to begin, or to end where they are cancelled; any thread may add one."""
         self._numbers = itertools.count(1)
+        self._process = os.getpid()
+        self._turns = Turns()
+        self._growing: Flight | None = None
 
-    def start(self, prompt: Sequence[int], params: SamplingParams) -> Run:
-        """A run of one request, checked; nothing is computed before its steps are taken.
+    def prepare(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        source: Source | None = None,
+        proposer: Proposer | None = None,
+    ) -> Request:
+        """A request, checked; nothing is computed before it is submitted.
+
+        source: the tracks that its branches run through; the first one's prefix is the prompt.
+        proposer: guesses tokens ahead; the tokens are the same.
 
         Raises ``ParameterError`` or ``ContextLengthError`` for what cannot be honoured.
         """
-        return Run(self, prepare(next(self._numbers), prompt, params, self.limits, self.settings))
+        request = prepare(prompt, params, self.limits, self.settings, source=source, proposer=proposer)
+        if source is not None:
+            self._check_source(source, request)
+        return request
 
-    def new_branch(self, request: Request, index: int) -> Branch:
-        """Sample ``index`` of a request, with nothing drawn yet."""
-        detokenizer = self.new_detokenizer(request.params.skip_special_tokens)
-        return Branch(request, index, detokenizer, self.vocabulary)
+    def prepare_reading(self, token_ids: Sequence[int], read: Read) -> Request:
+        """A request that computes a sequence and gives ``read`` the logits of its tokens, piece by piece.
 
-    def read_rows(self, token_ids: Sequence[int], read: Callable[[int, Float32Array], None]) -> None:
-        """Compute a sequence and give ``read`` the logits of its tokens, piece by piece, in order:
-        ``read(first, rows)``, where row i of ``rows`` [t, vocab_size] follows token ``first + i``. Rows are
-        valid during the call only.
-
-        Raises as ``start`` does, except that a sequence may fill the context.
+        Raises as ``prepare`` does, except that a sequence may fill the context.
         """
-        ids = check_prompt(token_ids, self.limits.vocab_size)
-        check_fit(len(ids), 0, self.limits)
-        tokens = np.array(ids, dtype=np.int32)
-        step_tokens = min(ROWS_STEP_TOKENS, self.step_tokens)
-        with self.hold(blocks_for_tokens(len(ids))):
-            table = BlockTable(self.pool)
-            try:
-                for start in range(0, len(tokens), step_tokens):
-                    piece = tokens[start : start + step_tokens]
-                    with self.lock:
-                        step = chunk_step(piece, table, np.arange(len(piece), dtype=np.int32))
-                        read(start, self.backend.forward(step).logits.numpy())
-            finally:
-                with self.lock:
-                    table.free()
+        return prepare_reading(token_ids, read, self.limits)
 
-    @contextmanager
-    def hold(self, blocks: int) -> Iterator[Callable[[], None]]:
-        """Hold ``blocks`` of the cache for one request, waiting for other threads' requests to end.
+    def submit(
+        self, request: Request, *, streaming: bool = False, on_event: Callable[[], None] | None = None
+    ) -> Flight:
+        """Let a request take part in the steps to come; returns at once. See ``Flight``.
 
-        Gives a function that says that the calling thread reads the request from now on.
-
-        Raises ``ContextLengthError`` where it is this thread's own open streams that hold them, as waiting
-        would never end.
+        Raises ``UnspoolError`` in a process that was forked from the one that made the engine.
         """
-        thread = threading.get_ident()
+        self._check_process()
+        flight = Flight(request, next(self._numbers), streaming=streaming, on_event=on_event)
+        self._inbox.append(flight)
+        self.wake()
+        return flight
 
-        def read_here() -> None:
-            nonlocal thread
-            if (reader := threading.get_ident()) != thread:
-                with self._freed:
-                    self._holders[thread] -= 1
-                    self._holders[reader] += 1
-                    thread = reader
+    def cancel(self, flight: Flight, error: UnspoolError | None = None) -> None:
+        """End a flight, if it has not ended, with an error; its blocks are free before the next step."""
+        if flight.done or flight.cancelled is not None:
+            return
+        flight.cancelled = error or UnspoolError(f"request {flight.number} was cancelled")
+        self._inbox.append(flight)
+        self._turns.between_steps(lambda: self._guarded(self._settle))
 
-        with self._freed:
-            if self._held_blocks + blocks > self.pool.num_blocks:
-                gc.collect()  # closes streams that were left behind in a cycle of references
-            while self._held_blocks + blocks > self.pool.num_blocks:
-                if self._holders[thread]:
-                    raise ContextLengthError(
-                        f"the request may need {blocks} of {self.pool.num_blocks} cache blocks, and streams "
-                        f"that this thread has open hold {self._held_blocks}: close them, lower "
-                        "max_tokens, or give a larger cache_tokens or cache_memory"
-                    )
-                self._freed.wait()
-            self._held_blocks += blocks
-            self._holders[thread] += 1
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to compute."""
+        return bool(self._inbox) or not self.scheduler.idle
+
+    def drive(self, wanted: Callable[[], bool], each_step: Callable[[], None] | None = None) -> None:
+        """Return when ``wanted()``: take steps until then, or wait while another thread takes them.
+
+        ``each_step`` is called after each step that this thread took. Raises ``UnspoolError`` as ``submit``
+        does, and within a callback.
+        """
+        self._check_process()
+        self._turns.drive(self.step, wanted, each_step)
+
+    def sleep(self, closing: Callable[[], bool]) -> None:
+        """Wait until there is something to compute, or ``closing()``, said with ``wake``."""
+        self._turns.sleep(lambda: closing() or self.busy)
+
+    def wake(self) -> None:
+        """Let waiting threads look again."""
+        self._turns.wake()
+
+    def step(self) -> bool:
+        """Compute one step; whether there was anything to compute. For the driver alone.
+
+        An exception that comes from outside, such as ``KeyboardInterrupt``, leaves an engine that goes on:
+        caches are emptied, and what was computed of other requests is computed again.
+        """
+        return self._guarded(self._step)
+
+    def abort(self, error: UnspoolError) -> None:
+        """End every request with an error."""
+        for flight in [*self._inbox, *self._flights]:
+            self.cancel(flight, error)
+
+    def stats(self) -> EngineStats:
+        """How the engine stands now."""
+        return snapshot(self.meter, self.computer, self.scheduler, self.main, tuple(self._flights))
+
+    def _guarded(self, act: Callable[[], T]) -> T:
         try:
-            yield read_here
-        finally:
-            with self._freed:
-                self._held_blocks -= blocks
-                self._holders[thread] -= 1
-                self._holders = +self._holders  # threads come and go
-                self._freed.notify_all()
+            return act()
+        except BaseException:
+            self._recover()
+            raise
+
+    def _step(self) -> bool:
+        began = perf_counter()
+        self._settle()
+        if self.scheduler.idle:
+            return False
+        planned = self.scheduler.plan()
+        if self.scheduler.faults:
+            planned = self._drop_faulty(planned)
+        if not planned:
+            self._give_up()
+            return True
+        before = sum(branch.final for branch in planned)
+        self._grow(self.computer.compute(planned))
+        generated = sum(branch.final for branch in planned) - before
+        self._finish_step(planned)
+        self.meter.step(planned, generated, began, perf_counter())
+        return True
+
+    def _settle(self) -> None:
+        """Begin flights that came, and end those that were cancelled."""
+        while self._inbox:
+            flight = self._inbox[0]  # it stays there until it is dealt with, should an interrupt come
+            if flight.cancelled is not None:
+                if not flight.done:
+                    self.meter.cancelled += 1
+                    self._end(flight, flight.cancelled)
+            elif flight not in self._flights and not flight.done:
+                try:
+                    self._begin(flight)
+                except Exception as error:
+                    self._fail(flight, error)
+            self._inbox.popleft()
+
+    def _begin(self, flight: Flight) -> None:
+        """Make a flight's branches. The first goes ahead; the others start from what it has computed."""
+        request, salt = flight.request, flight.request.params.cache_salt
+        branches = []
+        for index in range(request.strategy.width):
+            if request.source is None:
+                tracks = [Track(self.main, request.prompt, None, salt)]
+            else:
+                specs = request.source.tracks
+                tracks = [Track(self.homes[s.backend], list(s.prefix), s.exits, salt) for s in specs]
+            detokenizer = self.new_detokenizer(request.params.skip_special_tokens)
+            branches.append(Branch(flight, index, tracks, detokenizer, self.vocabulary))
+        flight.branches = branches
+        self._flights[flight] = None
+        self.scheduler.queue(branches[:1])
+
+    def _drop_faulty(self, planned: list[Branch]) -> list[Branch]:
+        """End the requests whose proposers failed."""
+        faults, self.scheduler.faults = self.scheduler.faults, []
+        for flight, error in faults:
+            self._fail(flight, error)
+        return [branch for branch in planned if branch.growing]
+
+    def _give_up(self) -> None:
+        """Nothing can run: the branches of the first request grow together, and do not fit."""
+        if self.scheduler.running:
+            self._fail(
+                self.scheduler.running[0].flight,
+                ContextLengthError(
+                    f"the request's branches do not fit in the cache of {self.limits.cache_tokens} tokens "
+                    "together: give a larger cache_tokens or cache_memory"
+                ),
+            )
+
+    def _grow(self, drawn: list[Drawn]) -> None:
+        """Let each request's strategy grow its branches."""
+        now = perf_counter()
+        for flight, group in itertools.groupby(drawn, key=lambda row: row.branch.flight):
+            frontier = []
+            for branch, node, token, figures in group:
+                if branch.drafted is not None:
+                    branch.drafted.rows[node] = (token, figures)
+                if node < 0:
+                    frontier.append(RowResult(branch, token, figures))
+            self._growing = flight
+            try:
+                flight.grow(frontier, now)
+            except Exception as error:  # a strategy's, which may be a caller's own
+                self._fail(flight, error)
+            self._growing = None
+
+    def _finish_step(self, planned: list[Branch]) -> None:
+        """Settle what this step's growth left in the caches, and tell who waits."""
+        flights = dict.fromkeys(branch.flight for branch in planned)
+        for branch in planned:
+            if branch.drafted is not None:
+                keep_path(branch)
+            final = branch.final_ids
+            for track in branch.tracks:
+                track.share(final)
+            if not branch.growing:
+                self.scheduler.remove(branch)
+        for flight in flights:
+            if flight.request.strategy.width > 1 and not flight.spread and flight.branches[0].row:
+                flight.spread = True
+                self.scheduler.queue(branch for branch in flight.branches[1:] if not branch.running)
+            if flight.request.strategy.together:
+                self._follow_forks(flight)
+            if not flight.done:
+                self._publish(flight)
+
+    def _follow_forks(self, flight: Flight) -> None:
+        """Give this step's forks their places, and free what ended without having been planned."""
+        for branch in [b for b in self.scheduler.running if b.flight is flight and not b.growing]:
+            self.scheduler.remove(branch)
+        forks, flight.forks = flight.forks, []
+        for branch in forks:
+            branch.drafted = None
+            if branch.growing and not flight.done:
+                self.scheduler.place(branch)
+            else:
+                branch.free()
+
+    def _publish(self, flight: Flight) -> None:
+        """Put out what a flight has come to, and let go of one that is done."""
+        self._growing = flight
+        try:
+            news = flight.publish()
+            if flight.ended:
+                self._flights.pop(flight, None)
+                self.meter.finished += 1
+                flight.done = True
+            if news and flight.on_event is not None:
+                flight.on_event()
+        except Exception as error:  # a caller's own callback
+            self._fail(flight, error)
+        self._growing = None
+
+    def _fail(self, flight: Flight, error: Exception) -> None:
+        """End a flight with an error."""
+        if not flight.done:
+            self.meter.failed += 1
+            self._end(flight, error)
+
+    def _end(self, flight: Flight, error: BaseException) -> None:
+        """End a flight, free its branches, and tell who waits for it."""
+        self._flights.pop(flight, None)
+        for branch in [*flight.branches, *flight.forks]:
+            if branch.growing:
+                branch.dropped = True
+            self.scheduler.remove(branch)
+        flight.fail(error)
+
+    def _recover(self) -> None:
+        """After an interrupted step: compute everything again but the request that was growing."""
+        for home in self.homes.values():
+            home.reset()
+        growing, self._growing = self._growing, None
+        self.scheduler.reset(branch for flight in self._flights for branch in flight.branches)
+        if growing is not None:
+            self._fail(growing, UnspoolError(f"request {growing.number} was interrupted"))
+        for flight in tuple(self._flights):
+            if not flight.growing:
+                self._publish(flight)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UnspoolError(
+                "this LLM was made before the process forked, and its threads are not in this one: make it "
+                "after the fork, or start processes by spawning"
+            )
+
+    def _limits_of(self, home: CachedBackend) -> Limits:
+        spec = home.backend.spec
+        return Limits(
+            vocab_size=spec.vocab_size,
+            context_length=spec.context_length,
+            cache_tokens=home.pool.num_tokens,
+            eos_ids=frozenset(self.vocabulary.eos_ids),
+        )
+
+    def _check_source(self, source: Source, request: Request) -> None:
+        """Raise for tracks that this engine cannot run."""
+        if not 0 < len(source.tracks) <= self.step_tokens:
+            raise ParameterError(f"a source has 1 to {self.step_tokens} tracks, not {len(source.tracks)}")
+        for track in source.tracks:
+            if track.backend not in self.homes:
+                raise ParameterError(
+                    f"there is no backend {track.backend!r}; there is {', '.join(self.homes)}"
+                )
+            limits = self._limits_of(self.homes[track.backend])
+            if limits.vocab_size != self.limits.vocab_size:
+                raise ParameterError(
+                    f"the rows of backend {track.backend!r} have {limits.vocab_size} tokens, the model's "
+                    f"{self.limits.vocab_size}: they cannot be combined"
+                )
+            check_fit(len(check_prompt(track.prefix, limits.vocab_size)), request.max_tokens, limits)
+            depth = self.homes[track.backend].backend.spec.num_layers
+            for layers in track.exits or ():
+                if not 1 <= layers <= depth:
+                    raise ParameterError(f"an exit is after 1 to {depth} layers, not {layers}")
+        if list(source.tracks[0].prefix) != request.prompt:
+            raise ParameterError("the first track's prefix must be the prompt")
+
+
+def keep_path(branch: Branch) -> None:
+    """Keep of a draft in the caches what the branch said of it, where it would lie without a draft."""
+    assert branch.drafted is not None
+    path, branch.drafted = branch.drafted.path, None
+    for track in branch.tracks:
+        if not branch.running:
+            continue
+        pairs = [
+            (track.slots[1 + node], track.slots[1 + at]) for at, node in enumerate(path) if node != at
+        ]  # a node never lies before its place, so that in order none is overwritten before it has moved
+        if pairs:
+            track.home.copies.append(np.array(pairs, dtype=np.int32))
+        track.table.truncate(track.start + 1 + len(path))

@@ -27,6 +27,14 @@ class PenaltyHistory:
         if scope != "output":
             self.extend(prompt if scope == "all" else prompt[-scope:])
 
+    def fork(self) -> PenaltyHistory:
+        """A history of the same tokens that goes its own way."""
+        twin = PenaltyHistory("output", ())
+        twin.scope = self.scope
+        twin._buffer, twin._places = self._buffer.copy(), self._places.copy()
+        twin._counts, twin._window = self._counts.copy(), self._window.copy()
+        return twin
+
     @property
     def array(self) -> npt.NDArray[np.int32]:
         """[m] the distinct tokens in scope, in no particular order: a view, valid until the next change."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from unspool.engine.source import Source
 from unspool.engine.stop import StopAutomaton
 from unspool.errors import ContextLengthError, ParameterError, shown
 from unspool.params import SamplingParams, Settings
 from unspool.sampling.chain import Chain
 from unspool.sampling.noise import mix
+from unspool.speculate.draft import Proposer
+from unspool.strategy import Sample, Strategy
+
+Read = Callable[[int, npt.NDArray[np.float32]], None]
+"""Takes (first, rows): row i of ``rows`` [t, vocab_size] follows token ``first + i``; not to be kept."""
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -28,14 +35,13 @@ class Limits:
     eos_ids: frozenset[int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Request:
     """A request that can be run: every setting has a value."""
 
-    number: int
-    """Which request of its engine this is, from 1: what errors call it."""
     prompt: list[int]
     params: SamplingParams
+    strategy: Strategy
     chain: Chain
     seed: int
     key: int
@@ -44,19 +50,27 @@ class Request:
     end_ids: frozenset[int]
     """Tokens that end a branch."""
     stops: StopAutomaton | None
+    source: Source | None = None
+    """None: one track, the prompt through the engine's own backend."""
+    proposer: Proposer | None = None
+    read: Read | None = None
+    """Given the row of every token of the prompt, after which the request ends; nothing is drawn."""
+    kinds: npt.NDArray[np.int32] = field(init=False)
+    values: npt.NDArray[np.float64] = field(init=False)
 
-    @property
-    def length(self) -> int:
-        """The most tokens that a branch may come to, the prompt's included."""
-        return len(self.prompt) + self.max_tokens
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", self.chain.kinds)
+        object.__setattr__(self, "values", self.chain.values)
 
 
 def prepare(
-    number: int,
     prompt: Sequence[int],
     params: SamplingParams,
     limits: Limits,
     model_settings: Settings,
+    *,
+    source: Source | None = None,
+    proposer: Proposer | None = None,
 ) -> Request:
     """Resolve ``params`` with the model's own settings and check them against its limits.
 
@@ -69,15 +83,39 @@ def prepare(
     check_ids("stop_token_ids", params.stop_ids, limits.vocab_size)
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
     return Request(
-        number=number,
         prompt=ids,
         params=params,
+        strategy=Sample(params.n),
         chain=params.chain(),
         seed=seed,
         key=mix(seed, 0),
         max_tokens=resolve_max_tokens(len(ids), params.max_tokens, limits),
         end_ids=frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else limits.eos_ids),
         stops=StopAutomaton(params.stop_strings) if params.stop_strings else None,
+        source=source,
+        proposer=proposer,
+    )
+
+
+def prepare_reading(token_ids: Sequence[int], read: Read, limits: Limits) -> Request:
+    """A request that computes ``token_ids`` and gives ``read`` the row of each, in order.
+
+    Raises as ``prepare`` does, except that the tokens may fill the context.
+    """
+    ids = check_prompt(token_ids, limits.vocab_size)
+    check_fit(len(ids), 0, limits)
+    params = SamplingParams()
+    return Request(
+        prompt=ids,
+        params=params,
+        strategy=Sample(1),
+        chain=params.chain(),
+        seed=0,
+        key=0,
+        max_tokens=0,
+        end_ids=frozenset(),
+        stops=None,
+        read=read,
     )
 
 

@@ -84,6 +84,12 @@ class StopMatcher:
             return self.match.start
         return self.length - self.automaton.depth[self.state]
 
+    def fork(self) -> StopMatcher:
+        """A matcher in the same state that goes its own way."""
+        twin = StopMatcher(self.automaton)
+        twin.state, twin.length, twin.match = self.state, self.length, self.match
+        return twin
+
     def push(self, text: str) -> StopMatch | None:
         """Read more text; the match, once there is one, after which nothing is read."""
         automaton, state = self.automaton, self.state

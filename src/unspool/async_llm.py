@@ -1,0 +1,123 @@
+"""The front door for an event loop: many tasks share one model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from unspool.engine.aio import EngineThread
+from unspool.engine.stats import EngineStats
+from unspool.errors import ParameterError
+from unspool.llm import LLM, Message, is_one_prompt, one_params, with_dropped
+from unspool.params import SamplingParams, Settings
+from unspool.results import Chunk
+
+if TYPE_CHECKING:
+    from unspool.model.tokenizer import Tokenizer
+
+
+class AsyncLLM:
+    """A model whose requests are awaited: one thread computes for all of them, however many tasks ask.
+
+        async with AsyncLLM("smollm2") as llm:
+            async for chunk in llm.generate("Once upon a time", max_tokens=40):
+                print(chunk, end="", flush=True)
+
+    model: as for ``LLM``, or an ``LLM``, whose other callers' requests are then computed along with these.
+    The other arguments are those of ``LLM``. Tokens are the same as those of an ``LLM``.
+
+    Close it, or use it as an asynchronous context manager: the thread ends, and requests under way with it.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LLM = "smollm2",
+        *,
+        threads: int | None = None,
+        cache_tokens: int | None = None,
+        cache_memory: int | None = None,
+        step_tokens: int | None = None,
+        prefix_cache: bool = True,
+    ) -> None:
+        if isinstance(model, LLM):
+            given = (threads, cache_tokens, cache_memory, step_tokens)
+            if given != (None,) * 4 or not prefix_cache:
+                raise ParameterError(
+                    "an LLM comes with its threads, cache and steps: give them to it instead"
+                )
+            self.llm = model
+        else:
+            self.llm = LLM(
+                model,
+                threads=threads,
+                cache_tokens=cache_tokens,
+                cache_memory=cache_memory,
+                step_tokens=step_tokens,
+                prefix_cache=prefix_cache,
+            )
+        self._thread = EngineThread(self.llm.engine)
+        weakref.finalize(self, self._thread.close)  # where nobody closed it
+
+    def __repr__(self) -> str:
+        return f"Async{self.llm!r}"
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.llm.tokenizer
+
+    def stats(self) -> EngineStats:
+        """How many requests run and wait, how full the cache is, how fast it goes."""
+        return self.llm.stats()
+
+    def close(self) -> None:
+        """End the requests under way with an error, and the thread; waits for the step that it is in."""
+        self._thread.close()
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | npt.NDArray[np.integer[Any]],
+        params: SamplingParams | None = None,
+        **settings: Unpack[Settings],
+    ) -> AsyncGenerator[Chunk, None]:
+        """Continue a prompt, piece by piece: as ``LLM.stream``. The last chunk has the whole ``generation``.
+
+        Leaving the loop early with ``aclosing``, and cancelling the task, end the request and free its
+        cache before the next step.
+        """
+        if not is_one_prompt(prompt):
+            raise ParameterError("generate takes one prompt here; for many, run as many tasks")
+        request = self.llm.prepare(prompt, SamplingParams.of(one_params(params), settings))
+        return self._thread.events(request)
+
+    def chat(
+        self,
+        messages: str | Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        continue_final_message: bool = False,
+        **settings: Unpack[Settings],
+    ) -> AsyncGenerator[Chunk, None]:
+        """Reply to a chat, piece by piece: as ``LLM.stream_chat``."""
+        params = SamplingParams.of(params, settings)
+        request, dropped = self.llm.prepare_chat(messages, params, continue_final_message)
+        return chat_events(self._thread.events(request), dropped)
+
+
+async def chat_events(events: AsyncGenerator[Chunk, None], dropped: int) -> AsyncGenerator[Chunk, None]:
+    """A chat's chunks, the last of which says how many messages were dropped."""
+    async with aclosing(events):
+        async for chunk in events:
+            yield with_dropped(chunk, dropped)

@@ -1,0 +1,208 @@
+"""From planned branches to drawn tokens: forward passes, combined rows, faults traced to their request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from unspool.backend.base import Float32Array, StepOutput
+from unspool.engine.batch import Entry, PlanBuilder, StepBuilder
+from unspool.engine.branch import Branch
+from unspool.engine.cached_backend import CachedBackend
+from unspool.engine.flight import Flight
+from unspool.errors import ParameterError, RowError
+from unspool.sampling.plan import RowResults, RowStatus
+from unspool.strategy import Figures
+
+NO_HIDDEN: Float32Array = np.empty((0, 0), dtype=np.float32)
+Outputs = Mapping[CachedBackend, StepOutput]
+
+
+class Drawn(NamedTuple):
+    """What came of one row."""
+
+    branch: Branch
+    node: int
+    """The node of the branch's draft that the row follows; -1: the branch's last token."""
+    token: int
+    figures: Figures
+
+
+class Computer:
+    """Computes planned branches on their backends.
+
+    fail: ends a request with an error.
+    """
+
+    def __init__(
+        self,
+        homes: Sequence[CachedBackend],
+        main: CachedBackend,
+        fail: Callable[[Flight, Exception], None],
+    ) -> None:
+        self.main = main
+        self.fail = fail
+        self.forward_seconds = self.sample_seconds = 0.0
+        self._steps = {home: StepBuilder(home) for home in homes}
+        self._plan, self._combined_plan = PlanBuilder(), PlanBuilder()
+
+    def compute(self, branches: Sequence[Branch]) -> list[Drawn]:
+        """Compute what is planned, and draw from the rows that are wanted.
+
+        A step that fails is computed again by halves, until the request that makes it fail is alone and ends
+        with the error. Where every request fails, so do all.
+        """
+        branches = [branch for branch in branches if branch.growing]
+        if not branches:
+            return []
+        try:
+            return self._forward(branches)
+        except Exception as error:
+            if len({branch.flight for branch in branches}) == 1:
+                self.fail(branches[0].flight, error)
+                return []
+        half = len(branches) // 2
+        return self.compute(branches[:half]) + self.compute(branches[half:])
+
+    def _forward(self, branches: Sequence[Branch]) -> list[Drawn]:
+        outputs: dict[CachedBackend, StepOutput] = {}
+        steps = [(home, builder.build(branches)) for home, builder in self._steps.items()]
+        built = perf_counter()
+        for home, step in steps:
+            home.copy()
+            if step is not None:
+                outputs[home] = home.backend.forward(step)
+        self.forward_seconds += perf_counter() - built
+        return self._draw(branches, outputs)
+
+    def _draw(self, branches: Sequence[Branch], outputs: Outputs) -> list[Drawn]:
+        """Draw from the rows of one track as they lie, and from combined ones."""
+        entries: list[Entry] = []
+        rows: list[int] = []
+        drawn: list[Drawn] = []
+        for branch in branches:
+            if branch.request.read is not None:
+                self._read(branch, outputs)
+            elif not branch.row:
+                continue
+            elif branch.request.source is not None:
+                drawn += self._draw_combined(branch, outputs)
+            else:
+                first = branch.tracks[0].row
+                entries.append((branch, -1))
+                rows.append(first)
+                if branch.drafted is not None:
+                    for node in range(len(branch.drafted.tree)):
+                        entries.append((branch, node))
+                        rows.append(first + 1 + node)
+        if entries:
+            drawn += self._sample(self._plan, entries, rows, outputs[self.main])
+        return drawn
+
+    def _read(self, branch: Branch, outputs: Outputs) -> None:
+        """Give a reader the rows that it has not read."""
+        track, read = branch.tracks[0], branch.request.read
+        end, first = track.start + len(track.run), max(track.start, branch.read)
+        if read is not None and end > first:
+            rows = outputs[track.home].logits.numpy()
+            try:
+                read(first, rows[track.row : track.row + end - first])
+            except Exception as error:  # a caller's own code
+                self.fail(branch.flight, error)
+                return
+            branch.read = end
+        if branch.read == len(track.prefix):
+            branch.finish("length", None)
+
+    def _draw_combined(self, branch: Branch, outputs: Outputs) -> list[Drawn]:
+        """Combine the rows of a branch's tracks, for its last token and each of its draft's, and draw."""
+        source, nodes = branch.request.source, 0 if branch.drafted is None else len(branch.drafted.tree)
+        assert source is not None
+        combined = []
+        for at in range(1 + nodes):
+            rows = []
+            for track in branch.tracks:
+                count = len(track.exits or (0,))
+                first = track.row + at * count
+                rows.append(outputs[track.home].logits.numpy()[first : first + count])
+            try:
+                combined.append(self._checked(source.combine(np.concatenate(rows))))
+            except Exception as error:  # a caller's own code
+                self.fail(branch.flight, error)
+                return []
+        entries = [(branch, node) for node in range(-1, nodes)]
+        output = StepOutput(CombinedRows(np.stack(combined)), NO_HIDDEN)
+        return self._sample(self._combined_plan, entries, range(1 + nodes), output)
+
+    def _checked(self, row: object) -> Float32Array:
+        """A combined row, if it is one. Raises ``ParameterError``."""
+        size = self.main.backend.spec.vocab_size
+        if isinstance(row, np.ndarray) and row.dtype == np.float32 and row.shape == (size,):
+            return row
+        what = f"{row.dtype} {list(row.shape)}" if isinstance(row, np.ndarray) else type(row).__name__
+        raise ParameterError(f"a source must combine to one float32 row of {size}, not {what}")
+
+    def _sample(
+        self, builder: PlanBuilder, entries: Sequence[Entry], rows: Sequence[int], output: StepOutput
+    ) -> list[Drawn]:
+        """Draw for each entry; requests whose row has no law end."""
+        plan = builder.build(entries, rows)
+        began = perf_counter()
+        results = self.main.backend.sample(output, plan)
+        self.sample_seconds += perf_counter() - began
+        tokens = results.tokens.tolist()
+        drawn = [
+            Drawn(branch, node, token, figures)
+            for (branch, node), token, figures in zip(entries, tokens, figures_of(results), strict=True)
+        ]
+        if not results.status.any():
+            return drawn
+        statuses = results.status.tolist()
+        for (branch, node), status in zip(entries, statuses, strict=True):
+            if status and node < 0:  # a guess's row may never be needed
+                self.fail(branch.flight, row_error(branch, RowStatus(status)))
+        return [
+            each for each, status in zip(drawn, statuses, strict=True) if not status and each.branch.growing
+        ]
+
+
+class CombinedRows:
+    """Rows that were made here."""
+
+    def __init__(self, rows: Float32Array) -> None:
+        self._rows = rows
+
+    def numpy(self) -> Float32Array:
+        """[R, vocab_size]."""
+        return self._rows
+
+
+def row_error(branch: Branch, status: RowStatus) -> RowError:
+    """What is wrong with the row after a branch's last token."""
+    rules = ", ".join(rule.kind.name.lower() for rule in branch.request.chain.rules) or "none"
+    what = "holds NaN" if status == RowStatus.NOT_A_NUMBER else "has no token left"
+    return RowError(
+        f"request {branch.flight.number}, sample {branch.index}, token {len(branch.token_ids)}: "
+        f"the row of logits {what} (rules: {rules})"
+    )
+
+
+def figures_of(results: RowResults) -> Iterator[Figures]:
+    """Each row's figures as Python numbers."""
+    if results.top_tokens.shape[1]:
+        top_rows = zip(results.top_tokens.tolist(), results.top_logprobs.tolist(), strict=True)
+        tops = [tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in top_rows]
+    else:
+        tops = [()] * len(results.tokens)
+    return zip(
+        results.logprobs.tolist(),
+        results.processed_logprobs.tolist(),
+        results.ranks.tolist(),
+        results.entropies.tolist(),
+        results.kept.tolist(),
+        tops,
+        strict=True,
+    )

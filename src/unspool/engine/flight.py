@@ -1,0 +1,172 @@
+"""A request in flight: its branches, what it has yielded so far, and how it fared."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import perf_counter
+
+from unspool.engine.branch import Branch
+from unspool.engine.request import Request
+from unspool.errors import UnspoolError
+from unspool.results import Chunk, FinishReason, Generation, Spread, Timing, Usage
+from unspool.strategy import Figures, RowResult
+
+
+class Flight:
+    """One request from its submission to its end.
+
+    The engine's driver alone changes it. Its caller reads: ``outbox`` holds the chunks of a stream that
+    nobody has taken yet, ``done`` says that nothing more will come, ``error`` why nothing did.
+
+    number: which request of its engine this is, from 1: what errors call it.
+    streaming: whether chunks are wanted.
+    on_event: called by the driver when there is a new chunk, and at the end.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        number: int,
+        *,
+        streaming: bool = False,
+        on_event: Callable[[], None] | None = None,
+    ) -> None:
+        self.request = request
+        self.number = number
+        self.streaming = streaming
+        self.on_event = on_event
+        self.branches: list[Branch] = []
+        """Those that grow, and those that are results."""
+        self.outbox: deque[Chunk] = deque()
+        self.error: BaseException | None = None
+        self.done = False
+        self.cancelled: UnspoolError | None = None
+        """The error that it is to end with, once somebody has cancelled it."""
+        self.spread = False
+        """Whether branches beyond the first have been let start."""
+        self.submitted = perf_counter()
+        self.started = self.first_token = self.last_token = 0.0
+        self.cached_tokens = self.preemptions = 0
+        self.forks: list[Branch] = []
+        """Branches that this step made."""
+        self._now = 0.0
+        self._frontier: dict[Branch, RowResult] = {}
+        self._next_index = request.strategy.width
+
+    @property
+    def growing(self) -> list[Branch]:
+        """The branches that have not ended."""
+        return [branch for branch in self.branches if branch.growing]
+
+    def grow(self, rows: Sequence[RowResult], now: float) -> None:
+        """Let the strategy grow the branches whose rows have come, and again where drafts have their next."""
+        self._now = now
+        strategy = self.request.strategy
+        if strategy.together:
+            self._frontier.update((row.branch, row) for row in rows)
+            if any(branch not in self._frontier for branch in self.growing):
+                return
+            rows, self._frontier = list(self._frontier.values()), {}
+        while rows:
+            strategy.grow(rows, self)
+            rows = self._drafted_rows()
+
+    def _drafted_rows(self) -> list[RowResult]:
+        """The rows of branches whose last token was drafted; where all grow together, of all or of none."""
+        drafted = [
+            branch
+            for branch in self.growing
+            if branch.drafted is not None and branch.drafted.node is not None
+        ]
+        if not drafted or (self.request.strategy.together and len(drafted) < len(self.growing)):
+            return []
+        return [
+            RowResult(branch, *row)
+            for branch in drafted
+            if branch.drafted is not None and (row := branch.drafted.advance()) is not None
+        ]
+
+    def append(self, branch: Branch, token: int, figures: Figures) -> None:
+        """Add a token to a branch, for the time being."""
+        branch.append(token, figures)
+        if branch.drafted is not None:
+            branch.drafted.follow(token)
+
+    def commit(self, branch: Branch) -> bool:
+        """Make a branch's tokens final; whether one of them ended it."""
+        self.last_token = self._now
+        if self.first_token == 0.0:
+            self.first_token = self._now
+        return branch.commit(self._now)
+
+    def fork(self, branch: Branch) -> Branch:
+        """A second branch of the same tokens."""
+        twin = branch.fork(self._next_index)
+        self._next_index += 1
+        if branch.drafted is not None:
+            twin.drafted = branch.drafted.fork()
+            for track, other in zip(twin.tracks, branch.tracks, strict=True):
+                track.table.truncate(other.start + 1)  # what it follows of the draft it computes again
+        self.branches.append(twin)
+        self.forks.append(twin)
+        return twin
+
+    def drop(self, branch: Branch) -> None:
+        """End a branch that is no result."""
+        branch.dropped = True
+        self.branches.remove(branch)
+
+    def finish(self, branch: Branch, reason: FinishReason) -> None:
+        """Commit a branch's tokens and end it as a result, if none of them did."""
+        if not self.commit(branch):
+            branch.finish(reason, None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its branches have."""
+        return not any(branch.growing for branch in self.branches)
+
+    def publish(self) -> bool:
+        """Put out what has become certain; whether the caller is to be told of it."""
+        ended = self.ended
+        if not self.streaming:
+            return ended
+        chunks = [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
+        if ended and chunks:
+            chunks[-1] = replace(chunks[-1], generation=self.generation())
+        self.outbox.extend(chunks)
+        return ended or bool(chunks)
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error."""
+        self.error = error
+        self.done = True
+        if self.on_event is not None:
+            with suppress(Exception):  # a caller's own callback, which may be what failed
+                self.on_event()
+
+    def generation(self, dropped_messages: int = 0) -> Generation:
+        """The result of a flight that is done. Raises its error, if it ended with one."""
+        if self.error is not None:
+            raise self.error
+        candidates = [branch.candidate() for branch in self.branches]
+        completion = sum(len(candidate.token_ids) for candidate in candidates)
+        usage = Usage(len(self.request.prompt), completion, self.cached_tokens)
+        return Generation(candidates, self.request.seed, usage, self._timing(), dropped_messages)
+
+    def _timing(self) -> Timing:
+        drawn = sum(branch.final for branch in self.branches)
+        gaps = [b - a for branch in self.branches for a, b in zip(branch.times, branch.times[1:])]  # noqa: B905
+        return Timing(
+            queue_seconds=self.started - self.submitted,
+            prefill_seconds=self.first_token - self.started,
+            time_to_first_token=self.first_token - self.submitted,
+            decode_seconds=self.last_token - self.first_token,
+            drawn_tokens=drawn,
+            decoded_tokens=drawn - len(self.branches),
+            between_tokens=Spread.of(gaps),
+            preemptions=self.preemptions,
+        )

@@ -1,0 +1,337 @@
+"""Which branches run in the next step, how many tokens of each, and who makes room for whom."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterable
+from time import perf_counter
+
+from unspool.cache import BLOCK_SIZE, blocks_for_tokens
+from unspool.engine.branch import Branch
+from unspool.engine.cached_backend import CachedBackend
+from unspool.engine.drafted import Drafted
+from unspool.engine.flight import Flight
+from unspool.engine.track import Track
+from unspool.speculate.draft import Proposer
+
+PREFILL_TOKENS = 256
+"""The most prompt tokens of a step."""
+READ_TOKENS = 64
+"""The most tokens of a run all of whose rows are read: logits take vocabulary * 4 bytes each."""
+
+
+def prefill_share(decoding: int) -> int:
+    """Prompt tokens that may share a step with ``decoding`` branches, so that these hardly wait.
+
+    A step costs about a + b * tokens, with a some 7 b where its time is that of reading the weights. With
+    8 + 1.5 D prompt tokens a + b * (D + 8 + 1.5 D) stays under 2.5 times a + b * D: a long prompt takes as
+    many more steps, and no branch's next token comes much later.
+    """
+    return PREFILL_TOKENS if decoding == 0 else min(PREFILL_TOKENS, 8 + 3 * decoding // 2)
+
+
+class Scheduler:
+    """Branches that run, those that wait for a place in the cache, and the plan of each step.
+
+    First come, first served, higher priorities first; a branch that runs gets its token in every step. A
+    branch starts when the cache has room for all its tokens so far. Where a running branch finds no block,
+    the last running branch gives up all of its own and waits again: the first is never asked to.
+
+    step_tokens: the most tokens of a step, which is also the most branches that run.
+    """
+
+    def __init__(self, homes: Iterable[CachedBackend], step_tokens: int) -> None:
+        self.homes = list(homes)
+        self.step_tokens = step_tokens
+        self.running: list[Branch] = []
+        """In their order."""
+        self.faults: list[tuple[Flight, Exception]] = []
+        """Requests whose proposer failed while a step was planned."""
+        self.preemptions = 0
+        self.queried_tokens = self.cached_tokens = 0
+        """Prompt tokens of branches that started, and those of them that were found in the cache."""
+        self._waiting: list[tuple[tuple[int, int, int], Branch]] = []
+        self._parked: dict[tuple[str, bytes], list[Branch]] = {}
+        """Branches whose beginning another is about to compute, by the first block that they lack."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not (self.running or self._waiting or self._parked)
+
+    @property
+    def waiting(self) -> list[Branch]:
+        """The branches without a place in the cache, in no particular order."""
+        parked = [branch for branches in self._parked.values() for branch in branches]
+        return [branch for _, branch in self._waiting if branch.growing] + parked
+
+    def queue(self, branches: Iterable[Branch]) -> None:
+        """Let branches wait for a place in the cache."""
+        for branch in branches:
+            heapq.heappush(self._waiting, (branch.order, branch))
+
+    def place(self, branch: Branch) -> None:
+        """Let a fork, which shares its blocks with a running branch, run."""
+        insort(self.running, branch, key=lambda b: b.order)
+
+    def remove(self, branch: Branch) -> None:
+        """Free a branch that has ended; one that waits is passed over when its turn comes."""
+        if branch.running:
+            self.running.remove(branch)
+            self._release(branch)
+
+    def reset(self, branches: Iterable[Branch]) -> None:
+        """Let these branches, all there are, wait for a place in caches that were reset."""
+        self.running, self._waiting = [], []
+        self._parked.clear()
+        self.faults.clear()
+        for branch in branches:
+            branch.forget()
+            held_back = 0 < branch.index < branch.request.strategy.width and not branch.flight.spread
+            if branch.growing and not held_back:
+                self.queue([branch])
+
+    def plan(self) -> list[Branch]:
+        """The branches of the next step, in order; their tracks and drafts say what they run.
+
+        Between two calls every planned token must have been computed.
+        """
+        decoding = ahead = 0
+        for branch in self.running:
+            count = branch.pending()
+            if count == len(branch.tracks):
+                decoding += count
+            else:
+                ahead += count
+        prefill = min(prefill_share(decoding), max(1, self.step_tokens - decoding))
+        if self._waiting or self._parked:
+            ahead += self._start(prefill - ahead)
+        spare = self.step_tokens - decoding - min(prefill, ahead)
+        room, planned = self.step_tokens, []
+        for branch in tuple(self.running):
+            if not branch.running:  # gave its place to one before it
+                continue
+            if room == 0:
+                break
+            count = branch.pending()
+            if count == len(branch.tracks):
+                used = self._decode(branch, room)
+                if used and spare > 0 and branch.request.proposer is not None:
+                    guessed = self._draft(branch, branch.request.proposer, spare)
+                    spare -= guessed
+                    used += guessed
+            else:
+                used = self._compute(branch, count, min(prefill, room))
+                prefill -= used
+            if used > 0:
+                room -= used
+                planned.append(branch)
+        return [branch for branch in planned if branch.running]
+
+    def _start(self, prefill: int) -> int:
+        """Give places to branches that wait, in order, while there are blocks and this step has room for some
+        of ``prefill`` tokens; how many tokens they are to compute.
+        """
+        self._unpark()
+        ahead = 0
+        promised = dict.fromkeys(self.homes, len(self.running) // 4)  # room to grow for those that run
+        while self._waiting and ahead < prefill and len(self.running) < self.step_tokens:
+            branch = self._waiting[0][1]
+            digest = self._being_computed(branch) if branch.growing else None
+            if not branch.growing or digest is not None:
+                heapq.heappop(self._waiting)
+                if digest is not None:
+                    self._parked.setdefault(digest, []).append(branch)
+                continue
+            needs = dict.fromkeys(self.homes, 0)
+            for track in branch.tracks:
+                needs[track.home] += self._new_blocks(branch, track)
+            if not self._make_room(branch, {home: needs[home] + promised[home] for home in self.homes}):
+                break
+            heapq.heappop(self._waiting)
+            self._begin(branch)
+            for home in self.homes:
+                promised[home] += needs[home]
+            ahead += branch.pending()
+        return ahead
+
+    def _make_room(self, branch: Branch, needs: dict[CachedBackend, int]) -> bool:
+        """Whether there are blocks for a branch to start with; lower priorities give theirs up for it."""
+        while any(home.pool.num_free < need for home, need in needs.items()):
+            if not self.running:
+                return True  # alone it fits: that was checked when it came
+            if self.running[-1].order[0] <= branch.order[0]:
+                return False
+            self._preempt(self.running[-1])
+        return True
+
+    def _unpark(self) -> None:
+        """Let branches go on whose beginning is computed by now, or will not be."""
+        if not self._parked:
+            return
+        homes = {home.name: home for home in self.homes}
+        for key in list(self._parked):
+            if not homes[key[0]].prefixes.is_pending(key[1]):
+                self.queue(self._parked.pop(key))
+
+    def _being_computed(self, branch: Branch) -> tuple[str, bytes] | None:
+        """The first block that a branch lacks, where another branch is about to compute it."""
+        for track in branch.tracks:
+            limit = self._sharable(branch, track)
+            found = len(track.find(branch.final_ids, limit))
+            digests = track.digests(branch.final_ids) if track.home.sharing else []
+            if found < min(len(digests), limit // BLOCK_SIZE) and track.home.prefixes.is_pending(
+                digests[found]
+            ):
+                return track.home.name, digests[found]
+        return None
+
+    def _sharable(self, branch: Branch, track: Track) -> int:
+        """How many of a branch's first tokens may come from the cache: the row after the last is wanted."""
+        if branch.request.read is not None:
+            return branch.read
+        return len(track.prefix) + len(branch.token_ids) - 1
+
+    def _new_blocks(self, branch: Branch, track: Track) -> int:
+        """Blocks that a branch takes from those free: all but those found that others hold."""
+        found = track.find(branch.final_ids, self._sharable(branch, track))
+        held = track.home.prefixes.held(found)
+        return blocks_for_tokens(len(track.prefix) + len(branch.token_ids)) - held
+
+    def _begin(self, branch: Branch) -> None:
+        """Give a branch its place: what others have computed of it, and the right to compute the rest."""
+        sibling = next((b for b in branch.flight.branches if b.running), None)
+        for at, track in enumerate(branch.tracks):
+            limit = self._sharable(branch, track)
+            found = track.find(branch.final_ids, limit)
+            shared = 0 if sibling is None else self._shared_with(branch, sibling, at, limit)
+            if sibling is not None and shared > BLOCK_SIZE * len(found):
+                track.follow(sibling.tracks[at], shared)
+            elif found:
+                track.adopt(found)
+            if track.home.sharing:
+                digests = track.digests(branch.final_ids)
+                track.home.prefixes.begin(digests[len(found) :], branch)
+        if branch.flight.started == 0.0:
+            branch.flight.started = perf_counter()
+            branch.flight.cached_tokens = branch.tracks[0].table.length
+            self.queried_tokens += len(branch.request.prompt)
+            self.cached_tokens += branch.flight.cached_tokens
+        branch.running = True
+        insort(self.running, branch, key=lambda b: b.order)
+
+    def _shared_with(self, branch: Branch, sibling: Branch, at: int, limit: int) -> int:
+        """How many of a branch's first positions a branch of the same request has computed."""
+        same = len(branch.tracks[at].prefix)
+        for a, b in zip(branch.token_ids, sibling.token_ids, strict=False):
+            if a != b:
+                break
+            same += 1
+        return min(same, limit, sibling.tracks[at].table.length)
+
+    def _decode(self, branch: Branch, room: int) -> int:
+        """Plan a branch's last token on each track; how many tokens that is, 0 where no block is left."""
+        if len(branch.tracks) > 1:
+            return self._compute(branch, len(branch.tracks), room)
+        track, token_ids = branch.tracks[0], branch.token_ids
+        slot = track.table.next_slot()
+        if slot is not None:
+            track.slots = [slot]
+        elif (slots := self._append(branch, track, 1)) is not None:
+            track.slots = slots
+        else:
+            return 0
+        track.run = [token_ids[-1] if token_ids else track.prefix[-1]]
+        track.start = track.table.length - 1
+        branch.row = True
+        return 1
+
+    def _draft(self, branch: Branch, proposer: Proposer, spare: int) -> int:
+        """Plan guesses at what follows a branch's last token; how many tokens that is over its tracks."""
+        request, tracks = branch.request, branch.tracks
+        most = min(spare // len(tracks), request.max_tokens - len(branch.token_ids) - 1)
+        if most < 1:
+            return 0
+        try:
+            tree = proposer.propose([*request.prompt, *branch.token_ids], most)
+            if tree is None or len(tree) == 0:
+                return 0
+            tree = tree.first(most)
+        except Exception as error:  # a caller's own code
+            self.faults.append((branch.flight, error))
+            return 0
+        appended = []
+        for track in tracks:
+            more = track.table.append(len(tree))
+            if more is None:  # guesses take no block from others
+                break
+            appended.append(more.slots.tolist())
+        if len(appended) < len(tracks):
+            for track in tracks:
+                track.table.truncate(track.start + 1)
+            return 0
+        for track, slots in zip(tracks, appended, strict=True):
+            track.run = [*track.run, *tree.tokens]
+            track.slots = [*track.slots, *slots]
+        branch.drafted = Drafted(tree)
+        return len(tree) * len(tracks)
+
+    def _compute(self, branch: Branch, count: int, room: int) -> int:
+        """Plan the next of ``count`` tokens, at most ``room``; the last ones of all tracks go in one step."""
+        if branch.request.read is not None:
+            room = min(room, READ_TOKENS)
+        tracks, used = branch.tracks, 0
+        branch.row = count <= room
+        for track in tracks:
+            track.run, track.slots, track.start = [], [], track.table.length
+        for track in tracks:
+            pending = track.pending(len(branch.token_ids))
+            most = pending if branch.row else min(room - used, pending - (len(tracks) > 1))
+            if most <= 0:
+                continue
+            slots = self._append(branch, track, most)
+            if slots is None:
+                if branch.running:
+                    self._take_back(branch)
+                return 0
+            track.run = track.tokens(track.start, track.start + most, branch.token_ids)
+            track.slots = slots
+            used += most
+        return used
+
+    def _take_back(self, branch: Branch) -> None:
+        """Undo what was planned for some of a branch's tracks."""
+        for track in branch.tracks:
+            track.table.truncate(track.start)
+            track.run, track.slots = [], []
+
+    def _append(self, branch: Branch, track: Track, count: int) -> list[int] | None:
+        """Slots for ``count`` more tokens; ``None`` where even later branches have no block to give."""
+        while (appended := track.table.append(count)) is None:
+            last = self.running[-1]
+            if last is branch or (last.flight is branch.flight and branch.request.strategy.together):
+                return None
+            self._preempt(last)
+        if len(appended.copies):
+            track.home.copies.append(appended.copies)
+        slots: list[int] = appended.slots.tolist()
+        return slots
+
+    def _preempt(self, branch: Branch) -> None:
+        """Take a branch's place away, and those of all that grow together with it."""
+        flight = branch.flight
+        together = flight.request.strategy.together
+        victims = [b for b in flight.branches if b.running] if together else [branch]
+        for victim in victims:
+            self.running.remove(victim)
+            self._release(victim)
+            flight.preemptions += 1
+            self.preemptions += 1
+        self.queue(victims)
+
+    def _release(self, branch: Branch) -> None:
+        """Free a branch's blocks; what it was about to compute, others may."""
+        for track in branch.tracks:
+            track.home.prefixes.end(branch)
+        branch.free()

@@ -1,0 +1,91 @@
+"""Whose turn it is to take an engine's steps: one thread drives, the others wait for what it brings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from unspool.errors import UnspoolError
+
+
+class Turns:
+    """One thread at a time may drive; one that waits takes over when the driver has what it wants."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._driver: int | None = None
+        self._followers = 0
+
+    def drive(
+        self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
+    ) -> None:
+        """Return when ``wanted()``: take steps until then, or wait while another thread takes them.
+
+        step: takes one; False where there was nothing to do.
+
+        Raises ``UnspoolError`` within a step, and where there is nothing to do and it is not ``wanted()``.
+        """
+        me = threading.get_ident()
+        if self._driver == me:
+            raise UnspoolError("an engine cannot be waited for within one of its own callbacks")
+        try:
+            while not wanted():
+                if self._take(me, wanted):
+                    self._take_steps(step, wanted, each_step)
+        finally:
+            with self._changed:
+                if self._driver == me:
+                    self._driver = None
+                    self._changed.notify_all()
+
+    def between_steps(self, act: Callable[[], None]) -> None:
+        """Act at once where nobody drives; else it is for the driver to find what there is to do."""
+        with self._changed:
+            if self._driver is None:
+                self._driver = (
+                    threading.get_ident()
+                )  # a garbage collection in here may come to this place too
+                try:
+                    act()
+                finally:
+                    self._driver = None
+            self._changed.notify_all()
+
+    def sleep(self, until: Callable[[], bool]) -> None:
+        """Wait until ``until()``, looked at after each ``wake``."""
+        with self._changed:
+            while not until():
+                self._changed.wait()
+
+    def wake(self) -> None:
+        """Let waiting threads look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take(self, me: int, wanted: Callable[[], bool]) -> bool:
+        """Become the driver, or wait for one to bring what is wanted; whether this thread drives now."""
+        with self._changed:
+            if self._driver is None or self._driver == me:
+                self._driver = me
+                return True
+            self._followers += 1
+            try:
+                while self._driven() and not wanted():
+                    self._changed.wait()
+            finally:
+                self._followers -= 1
+            return False
+
+    def _driven(self) -> bool:
+        return self._driver is not None
+
+    def _take_steps(
+        self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
+    ) -> None:
+        while not wanted():
+            if not step() and not wanted():
+                raise UnspoolError("there is nothing left to compute, and what is waited for has not come")
+            if each_step is not None:
+                each_step()
+            if self._followers:
+                self.wake()

@@ -1,0 +1,55 @@
+"""A bar for long work: how many of a list's requests are done, and how fast tokens come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+
+from unspool.engine.flight import Flight
+
+REDRAW_SECONDS = 0.1
+
+
+@contextmanager
+def progress_of(
+    flights: Sequence[Flight], wanted: bool | None
+) -> Generator[Callable[[], None] | None, None, None]:
+    """Gives a function to call after each step, or None where no bar is drawn.
+
+    wanted: ``None`` draws one where there are several requests and standard error is a terminal.
+    """
+    if wanted is False or len(flights) < 2 or not flights:
+        yield None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if wanted is None and not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("generating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", total=len(flights), rate=0.0)
+        began = drawn = perf_counter()
+
+        def each_step() -> None:
+            nonlocal drawn
+            now = perf_counter()
+            if now - drawn < REDRAW_SECONDS:
+                return
+            drawn = now
+            done = sum(flight.done for flight in flights)
+            tokens = sum(branch.final for flight in flights for branch in flight.branches)
+            bar.update(task, completed=done, rate=tokens / (now - began), refresh=True)
+
+        yield each_step
+        bar.update(task, completed=sum(flight.done for flight in flights), refresh=True)
