@@ -64,7 +64,8 @@ class MixedFigures:
     between_in_prefill_p99: float
     """The same while a long prompt waits for its first token."""
     decode_only: float
-    """The median between the pieces of chats while no request waits for its first token, before ``settle`` too."""
+    """The median between the pieces of chats while no request waits for its first token; before
+    ``settle`` too."""
 
     @property
     def stall(self) -> float:

@@ -51,6 +51,17 @@ RawTensor raw_tensor(const std::string& role, nb::handle value) {
   return tensor;
 }
 
+using View = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::device::cpu>;
+
+// A step's rows where they lie: what they hold changes with the next forward, and they stay readable after it.
+View view(const Output& output) {
+  using Owner = std::shared_ptr<const Memory>;
+  static const float nothing = 0;
+  const nb::capsule owner(new Owner(output.memory()), [](void* p) noexcept { delete static_cast<Owner*>(p); });
+  const float* data = output.rows() ? output.row(0) : &nothing;
+  return View(data, {output.rows(), output.columns()}, owner, {static_cast<int64_t>(output.stride()), 1});
+}
+
 // A model with the scratch of its steps. One thread at a time computes with it or changes it.
 class Decoder {
  public:
@@ -113,6 +124,16 @@ class Decoder {
     for (size_t i = 0; i < pairs.shape(0); i++) model_.cache.copy_slot(pairs.data()[2 * i], pairs.data()[2 * i + 1]);
   }
 
+  // The logits where they lie: the same array as long as that is one place, as making it costs more than the call.
+  nb::object logits() {
+    const Output& now = step_.logits;
+    if (!logits_.is_valid() || shown_.row(0) != now.row(0) || shown_.rows() != now.rows()) {
+      logits_ = nb::cast(view(now));
+      shown_ = now;
+    }
+    return logits_;
+  }
+
   const Model& model() const { return model_; }
   const Step& step() const { return step_; }
 
@@ -151,18 +172,9 @@ class Decoder {
   Pool& pool_;
   Model model_;
   Step step_;
+  nb::object logits_;  // the array that was last asked for
+  Output shown_;       // what it shows; holds the memory, so that no other's address can be the same
 };
-
-using View = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::device::cpu>;
-
-// A step's rows where they lie: what they hold changes with the next forward, and they stay readable after it.
-View view(const Output& output) {
-  using Owner = std::shared_ptr<const Memory>;
-  static const float nothing = 0;
-  const nb::capsule owner(new Owner(output.memory()), [](void* p) noexcept { delete static_cast<Owner*>(p); });
-  const float* data = output.rows() ? output.row(0) : &nothing;
-  return View(data, {output.rows(), output.columns()}, owner, {static_cast<int64_t>(output.stride()), 1});
-}
 
 NB_MODULE(_native, m) {
   m.attr("__doc__") = "unspool's kernels: the arithmetic of a step and of a row.";
@@ -199,7 +211,7 @@ NB_MODULE(_native, m) {
            "context_lens"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert(),
            "exits"_a.noconvert() = nb::none())
       .def("copy_slots", &Decoder::copy_slots, "pairs"_a.noconvert())
-      .def("logits", [](const Decoder& d) { return view(d.step().logits); })
+      .def("logits", &Decoder::logits)
       .def("hidden", [](const Decoder& d) { return view(d.step().hidden); })
       .def_prop_ro("packed_bytes", [](const Decoder& d) { return d.model().packed_bytes(); })
       .def_prop_ro("instruction_set", [](const Decoder& d) { return d.model().kernels->name; });

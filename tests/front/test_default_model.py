@@ -31,8 +31,7 @@ def test_a_seed_fixes_the_text_whatever_shares_the_step(llm: LLM, default_model_
     together = llm.generate(PROMPT, seed=11, max_tokens=16, n=3)
     assert together.candidates[0] == alone.candidates[0]
     assert len({candidate.text for candidate in together.candidates}) == 3
-    with LLM(default_model_path, threads=1, cache_tokens=64) as other:
-        other.engine.scheduler.step_tokens = 2
+    with LLM(default_model_path, threads=1, cache_tokens=64, step_tokens=2) as other:
         assert other.generate(PROMPT, seed=11, max_tokens=16, n=3).candidates == together.candidates
 
 

@@ -75,16 +75,13 @@ class CpuBackend:
             raise BackendError(str(error)) from error
         except MemoryError as error:
             raise BackendError("there is not enough memory for the model's weights") from error
+        self.instruction_set = self._decoder.instruction_set
+        """The kernels in use."""
 
     @property
     def threads(self) -> int:
         """Threads that compute a step, the caller's included."""
         return self._pool.threads
-
-    @property
-    def instruction_set(self) -> str:
-        """The kernels in use."""
-        return self._decoder.instruction_set
 
     @property
     def packed_bytes(self) -> int:
@@ -135,9 +132,7 @@ class CpuBackend:
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
         """Run each planned row's chain and draw, in one call."""
         try:
-            results = _native.sample(
-                self._pool, self._decoder.instruction_set, output.logits.numpy(), *plan.arrays()
-            )
+            results = _native.sample(self._pool, self.instruction_set, output.logits.numpy(), *plan.arrays())
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
         return RowResults(*results)

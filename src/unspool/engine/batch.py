@@ -182,7 +182,7 @@ class PlanBuilder:
         )
 
     def _set_histories(self, plan: SamplePlan, entries: Sequence[Entry]) -> None:
-        """Give the plan what each row's penalties see: the branch's tokens, and the guesses that lead to it."""
+        """Give the plan what each row's penalties see: the branch's tokens and the guesses before it."""
         histories = [history_at(branch, node) for branch, node in entries]
         np.cumsum([len(history) for history in histories], out=plan.history_starts[1:])
         plan.history = np.concatenate(histories)
