@@ -140,6 +140,11 @@ class Branch:
         """The generated tokens that are final."""
         return self.token_ids if self.final == len(self.token_ids) else self.token_ids[: self.final]
 
+    @property
+    def rows(self) -> int:
+        """How many rows its tracks give for one token."""
+        return sum(1 if track.exits is None else len(track.exits) for track in self.tracks)
+
     def pending(self) -> int:
         """How many tokens are not computed yet, over its tracks."""
         generated, tracks = len(self.token_ids), self.tracks

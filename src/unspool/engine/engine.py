@@ -136,7 +136,7 @@ class Engine:
             return
         flight.cancelled = error or UnspoolError(f"request {flight.number} was cancelled")
         self._inbox.append(flight)
-        self._turns.between_steps(lambda: self._guarded(self._settle))
+        self._turns.soon(lambda: self._guarded(self._settle))
 
     @property
     def busy(self) -> bool:
@@ -174,8 +174,10 @@ class Engine:
             self.cancel(flight, error)
 
     def stats(self) -> EngineStats:
-        """How the engine stands now."""
-        return snapshot(self.meter, self.computer, self.scheduler, self.main, tuple(self._flights))
+        """How the engine stands now; where another thread is in a step, after that."""
+        return self._turns.between_steps(
+            lambda: snapshot(self.meter, self.computer, self.scheduler, self.main, tuple(self._flights))
+        )
 
     def _guarded(self, act: Callable[[], T]) -> T:
         try:
@@ -360,8 +362,12 @@ class Engine:
 
     def _check_source(self, source: Source, request: Request) -> None:
         """Raise for tracks that this engine cannot run."""
-        if not 0 < len(source.tracks) <= self.step_tokens:
-            raise ParameterError(f"a source has 1 to {self.step_tokens} tracks, not {len(source.tracks)}")
+        exits = [1 if track.exits is None else len(track.exits) for track in source.tracks]
+        if not exits or min(exits) < 1 or sum(exits) > self.step_tokens:
+            raise ParameterError(
+                "a source has one track or more, each with one exit or more, and "
+                f"{self.step_tokens} rows or fewer, not {len(exits)} tracks with {exits} exits"
+            )
         for track in source.tracks:
             if track.backend not in self.homes:
                 raise ParameterError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from unspool.cache import BLOCK_SIZE, blocks_for_tokens
@@ -17,6 +17,8 @@ from unspool.speculate.draft import Proposer
 
 PREFILL_TOKENS = 256
 """The most prompt tokens of a step."""
+MOST_BEGINNING = 8
+"""How many prompts are computed side by side, where the first ones would fill the steps alone."""
 READ_TOKENS = 64
 """The most tokens of a run all of whose rows are read: logits take vocabulary * 4 bytes each."""
 
@@ -29,6 +31,25 @@ def prefill_share(decoding: int) -> int:
     many more steps, and no branch's next token comes much later.
     """
     return PREFILL_TOKENS if decoding == 0 else min(PREFILL_TOKENS, 8 + 3 * decoding // 2)
+
+
+def prefill_shares(beginning: Sequence[Branch], prefill: int) -> dict[Branch, int]:
+    """How many of a step's ``prefill`` tokens each branch gets whose prompt is being computed.
+
+    Half goes to the first that came, so that it gets on whoever else comes; half to the shortest, so that a
+    few words do not wait behind pages. What these leave goes to the others in order.
+    """
+    left = {branch: branch.pending() for branch in beginning}
+    shares = dict.fromkeys(beginning, 0)
+    if len(beginning) > 1:
+        shortest = min(beginning[1:], key=left.__getitem__)
+        shares[shortest] = min(left[shortest], prefill // 2)
+        prefill -= shares[shortest]
+    for branch in beginning:
+        more = min(left[branch] - shares[branch], prefill)
+        shares[branch] += more
+        prefill -= more
+    return shares
 
 
 class Scheduler:
@@ -97,18 +118,19 @@ class Scheduler:
 
         Between two calls every planned token must have been computed.
         """
-        decoding = ahead = 0
+        decoding, beginning = 0, []
         for branch in self.running:
             count = branch.pending()
             if count == len(branch.tracks):
                 decoding += count
-            else:
-                ahead += count
+            elif count > 0:
+                beginning.append(branch)
         prefill = min(prefill_share(decoding), max(1, self.step_tokens - decoding))
         if self._waiting or self._parked:
-            ahead += self._start(prefill - ahead)
-        spare = self.step_tokens - decoding - min(prefill, ahead)
-        room, planned = self.step_tokens, []
+            beginning = self._start(prefill, beginning)
+        shares = prefill_shares(beginning, prefill)
+        room, spare = self.step_tokens, self.step_tokens - decoding - sum(shares.values())
+        planned = []
         for branch in tuple(self.running):
             if not branch.running:  # gave its place to one before it
                 continue
@@ -121,22 +143,31 @@ class Scheduler:
                     guessed = self._draft(branch, branch.request.proposer, spare)
                     spare -= guessed
                     used += guessed
+            elif count == 0:  # its row waits for those of branches that grow together with it
+                continue
             else:
-                used = self._compute(branch, count, min(prefill, room))
-                prefill -= used
+                used = self._compute(branch, count, min(shares.get(branch, 0), room))
             if used > 0:
                 room -= used
                 planned.append(branch)
         return [branch for branch in planned if branch.running]
 
-    def _start(self, prefill: int) -> int:
-        """Give places to branches that wait, in order, while there are blocks and this step has room for some
-        of ``prefill`` tokens; how many tokens they are to compute.
+    def _start(self, prefill: int, beginning: list[Branch]) -> list[Branch]:
+        """Give places to branches that wait, in order, while there are blocks for them.
+
+        beginning: the running branches whose prompts are being computed. More are added until they have
+            ``prefill`` tokens to compute, and beyond that a few, so that a short prompt finds its way past a
+            long one. Returns all that are beginning now.
         """
         self._unpark()
-        ahead = 0
+        beginning = list(beginning)
+        ahead = sum(branch.pending() for branch in beginning)
         promised = dict.fromkeys(self.homes, len(self.running) // 4)  # room to grow for those that run
-        while self._waiting and ahead < prefill and len(self.running) < self.step_tokens:
+        for branch in beginning:
+            self._promise(branch, promised)
+        while self._waiting and len(self.running) < self.step_tokens:
+            if ahead >= prefill and len(beginning) >= MOST_BEGINNING:
+                break
             branch = self._waiting[0][1]
             digest = self._being_computed(branch) if branch.growing else None
             if not branch.growing or digest is not None:
@@ -144,17 +175,23 @@ class Scheduler:
                 if digest is not None:
                     self._parked.setdefault(digest, []).append(branch)
                 continue
-            needs = dict.fromkeys(self.homes, 0)
+            needs = promised.copy()
             for track in branch.tracks:
                 needs[track.home] += self._new_blocks(branch, track)
-            if not self._make_room(branch, {home: needs[home] + promised[home] for home in self.homes}):
+            if not self._make_room(branch, needs):
                 break
             heapq.heappop(self._waiting)
             self._begin(branch)
-            for home in self.homes:
-                promised[home] += needs[home]
+            self._promise(branch, promised)
             ahead += branch.pending()
-        return ahead
+            beginning.append(branch)
+        return sorted((branch for branch in beginning if branch.running), key=lambda b: b.order)
+
+    def _promise(self, branch: Branch, promised: dict[CachedBackend, int]) -> None:
+        """Count the blocks that a branch will take until its tokens so far are computed."""
+        for track in branch.tracks:
+            total = blocks_for_tokens(len(track.prefix) + len(branch.token_ids))
+            promised[track.home] += total - track.table.num_blocks
 
     def _make_room(self, branch: Branch, needs: dict[CachedBackend, int]) -> bool:
         """Whether there are blocks for a branch to start with; lower priorities give theirs up for it."""
@@ -232,7 +269,7 @@ class Scheduler:
 
     def _decode(self, branch: Branch, room: int) -> int:
         """Plan a branch's last token on each track; how many tokens that is, 0 where no block is left."""
-        if len(branch.tracks) > 1:
+        if branch.request.source is not None:
             return self._compute(branch, len(branch.tracks), room)
         track, token_ids = branch.tracks[0], branch.token_ids
         slot = track.table.next_slot()
@@ -250,7 +287,8 @@ class Scheduler:
     def _draft(self, branch: Branch, proposer: Proposer, spare: int) -> int:
         """Plan guesses at what follows a branch's last token; how many tokens that is over its tracks."""
         request, tracks = branch.request, branch.tracks
-        most = min(spare // len(tracks), request.max_tokens - len(branch.token_ids) - 1)
+        each = max(len(tracks), branch.rows)
+        most = min(spare // each, request.max_tokens - len(branch.token_ids) - 1)
         if most < 1:
             return 0
         try:
@@ -275,19 +313,23 @@ class Scheduler:
             track.run = [*track.run, *tree.tokens]
             track.slots = [*track.slots, *slots]
         branch.drafted = Drafted(tree)
-        return len(tree) * len(tracks)
+        return len(tree) * each
 
     def _compute(self, branch: Branch, count: int, room: int) -> int:
-        """Plan the next of ``count`` tokens, at most ``room``; the last ones of all tracks go in one step."""
+        """Plan the next of ``count`` tokens, at most ``room``; how much of the room that takes.
+
+        The last tokens of all tracks, whose rows are combined, go in one step, and a step's rows are as
+        limited as its tokens.
+        """
         if branch.request.read is not None:
             room = min(room, READ_TOKENS)
         tracks, used = branch.tracks, 0
-        branch.row = count <= room
+        branch.row = max(count, branch.rows) <= room
         for track in tracks:
             track.run, track.slots, track.start = [], [], track.table.length
         for track in tracks:
             pending = track.pending(len(branch.token_ids))
-            most = pending if branch.row else min(room - used, pending - (len(tracks) > 1))
+            most = pending if branch.row else min(room - used, pending - (branch.request.source is not None))
             if most <= 0:
                 continue
             slots = self._append(branch, track, most)
@@ -298,7 +340,7 @@ class Scheduler:
             track.run = track.tokens(track.start, track.start + most, branch.token_ids)
             track.slots = slots
             used += most
-        return used
+        return max(used, branch.rows) if branch.row and used else used
 
     def _take_back(self, branch: Branch) -> None:
         """Undo what was planned for some of a branch's tracks."""

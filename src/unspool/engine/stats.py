@@ -98,7 +98,7 @@ class Meter:
 def snapshot(
     meter: Meter, computer: Computer, scheduler: Scheduler, main: CachedBackend, flights: Sequence[Flight]
 ) -> EngineStats:
-    """An engine's numbers now; taken beside a step under way they may be a token apart from each other."""
+    """An engine's numbers between two steps."""
     running = tuple(scheduler.running)
     tables = [track.table for branch in running for track in branch.tracks if track.home is main]
     queried = scheduler.queried_tokens

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from unspool.errors import UnspoolError
+
+T = TypeVar("T")
 
 
 class Turns:
@@ -14,7 +17,7 @@ class Turns:
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._driver: int | None = None
-        self._followers = 0
+        self._followers = self._acting = 0
 
     def drive(
         self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
@@ -32,24 +35,30 @@ class Turns:
             while not wanted():
                 if self._take(me, wanted):
                     self._take_steps(step, wanted, each_step)
+                    self._let_others_act()
         finally:
-            with self._changed:
-                if self._driver == me:
-                    self._driver = None
-                    self._changed.notify_all()
+            self._resign(me)
 
-    def between_steps(self, act: Callable[[], None]) -> None:
+    def soon(self, act: Callable[[], None]) -> None:
         """Act at once where nobody drives; else it is for the driver to find what there is to do."""
         with self._changed:
-            if self._driver is None:
-                self._driver = (
-                    threading.get_ident()
-                )  # a garbage collection in here may come to this place too
-                try:
-                    act()
-                finally:
-                    self._driver = None
+            if not self._driven():
+                self._act(act)
             self._changed.notify_all()
+
+    def between_steps(self, act: Callable[[], T]) -> T:
+        """Act while no thread is in a step: after the one that another is in. Within a step, at once."""
+        with self._changed:
+            if self._driver == threading.get_ident():
+                return act()
+            self._acting += 1
+            try:
+                while self._driven():
+                    self._changed.wait()
+                return self._act(act)
+            finally:
+                self._acting -= 1
+                self._changed.notify_all()
 
     def sleep(self, until: Callable[[], bool]) -> None:
         """Wait until ``until()``, looked at after each ``wake``."""
@@ -62,10 +71,21 @@ class Turns:
         with self._changed:
             self._changed.notify_all()
 
+    def _driven(self) -> bool:
+        return self._driver is not None
+
+    def _act(self, act: Callable[[], T]) -> T:
+        """Act as the driver: a garbage collection meanwhile may lead to this place again."""
+        self._driver = threading.get_ident()
+        try:
+            return act()
+        finally:
+            self._driver = None
+
     def _take(self, me: int, wanted: Callable[[], bool]) -> bool:
         """Become the driver, or wait for one to bring what is wanted; whether this thread drives now."""
         with self._changed:
-            if self._driver is None or self._driver == me:
+            if not self._driven():
                 self._driver = me
                 return True
             self._followers += 1
@@ -76,16 +96,30 @@ class Turns:
                 self._followers -= 1
             return False
 
-    def _driven(self) -> bool:
-        return self._driver is not None
-
     def _take_steps(
         self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
     ) -> None:
-        while not wanted():
-            if not step() and not wanted():
+        """Take steps until ``wanted()``, or another thread is to act between two."""
+        while not wanted() and not self._acting:
+            if not step():
+                if wanted() or self._acting:
+                    return
                 raise UnspoolError("there is nothing left to compute, and what is waited for has not come")
             if each_step is not None:
                 each_step()
             if self._followers:
                 self.wake()
+
+    def _resign(self, me: int) -> None:
+        with self._changed:
+            if self._driver == me:
+                self._driver = None
+                self._changed.notify_all()
+
+    def _let_others_act(self) -> None:
+        """Stop driving until those who wait to act between two steps have."""
+        with self._changed:
+            self._driver = None
+            self._changed.notify_all()
+            while self._acting:
+                self._changed.wait()
