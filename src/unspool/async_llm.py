@@ -62,7 +62,7 @@ class AsyncLLM:
                 prefix_cache=prefix_cache,
             )
         self._thread = EngineThread(self.llm.engine)
-        weakref.finalize(self, self._thread.close)  # where nobody closed it
+        weakref.finalize(self, self._thread.stop).atexit = False  # where nobody closed it
 
     def __repr__(self) -> str:
         return f"Async{self.llm!r}"
@@ -100,7 +100,7 @@ class AsyncLLM:
         if not is_one_prompt(prompt):
             raise ParameterError("generate takes one prompt here; for many, run as many tasks")
         request = self.llm.prepare(prompt, SamplingParams.of(one_params(params), settings))
-        return self._thread.events(request)
+        return self._thread.events(request, self)
 
     def chat(
         self,
@@ -113,7 +113,7 @@ class AsyncLLM:
         """Reply to a chat, piece by piece: as ``LLM.stream_chat``."""
         params = SamplingParams.of(params, settings)
         request, dropped = self.llm.prepare_chat(messages, params, continue_final_message)
-        return chat_events(self._thread.events(request), dropped)
+        return chat_events(self._thread.events(request, self), dropped)
 
 
 async def chat_events(events: AsyncGenerator[Chunk, None], dropped: int) -> AsyncGenerator[Chunk, None]:

@@ -108,8 +108,10 @@ class LLM:
 
         tokenizer = loaded.tokenizer
 
+        texts: dict[bool, dict[int, str]] = {False: {}, True: {}}
+
         def new_detokenizer(skip_special: bool) -> Detokenizer:
-            return IncrementalDetokenizer(tokenizer, skip_special=skip_special)
+            return IncrementalDetokenizer(tokenizer, skip_special, texts[skip_special])
 
         self.spec: ModelSpec = loaded.spec
         self.tokenizer: Tokenizer = tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -17,17 +18,17 @@ def progress_of(
 ) -> Generator[Callable[[], None] | None, None, None]:
     """Gives a function to call after each step, or None where no bar is drawn.
 
-    wanted: ``None`` draws one where there are several requests and standard error is a terminal.
+    wanted: ``None`` draws one where there are several requests and standard error is a terminal; ``True``
+        also where it is none.
     """
-    if wanted is False or len(flights) < 2 or not flights:
+    if wanted is None:  # not as Rich would tell: FORCE_COLOR makes no terminal of a file
+        wanted = sys.stderr is not None and sys.stderr.isatty()
+    if not wanted or len(flights) < 2:
         yield None
         return
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if wanted is None and not console.is_terminal:
-        yield None
-        return
+    console = Console(stderr=True, force_terminal=True)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (

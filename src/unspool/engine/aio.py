@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
@@ -27,24 +28,27 @@ class EngineThread:
         self._starting = threading.Lock()
         self._flights: set[Flight] = set()
 
-    async def events(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        """A request's chunks as they come; leaving early, or a cancelled task, ends the request.
+    async def events(self, request: Request, owner: object) -> AsyncGenerator[Chunk, None]:
+        """A request's chunks as they come; leaving early, a cancelled task or a closed loop ends the request.
 
         What a slow reader has not taken yet waits for it, and for nobody else. Raises the request's error.
+
+        owner: what is to be kept from being collected until then.
         """
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         called = False
 
         def wake() -> None:  # by the engine's thread
             nonlocal called
-            if not called:
+            if loop.is_closed():  # nobody reads any more
+                self._flights.discard(flight)
+                self.engine.cancel(flight)
+            elif not called:
                 called = True
-                with contextlib.suppress(RuntimeError):  # the loop was closed: nobody reads any more
+                with contextlib.suppress(RuntimeError):  # closed just now
                     loop.call_soon_threadsafe(ready.set)
 
-        self._start()
-        flight = self.engine.submit(request, streaming=True, on_event=wake)
-        self._flights.add(flight)
+        flight = self._submit(request, wake)
         try:
             while True:
                 await ready.wait()
@@ -63,25 +67,39 @@ class EngineThread:
     def close(self) -> None:
         """End this thread's requests with an error, and the thread after the step under way; waits for it.
 
-        May be called again.
+        May be called again; does nothing in a forked process.
         """
+        if self.engine.forked:
+            return
         with self._starting:
             self._closing = True
-            thread, self._thread = self._thread, None
+            thread = self._thread
         self.engine.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        for flight in tuple(self._flights):
-            self.engine.cancel(flight, UnspoolError("the AsyncLLM was closed before the request was done"))
 
-    def _start(self) -> None:
-        """Start the thread, if it does not run. Raises ``UnspoolError`` after ``close``."""
-        with self._starting:
+    def stop(self) -> None:
+        """As ``close``, but waits for nothing: a garbage collection comes where the thread cannot go on."""
+        self._closing = True
+        if not self.engine.forked:
+            self.engine.wake()
+
+    def _submit(self, request: Request, on_event: Callable[[], None]) -> Flight:
+        """Let a request begin, and the thread if it does not run.
+
+        Raises ``UnspoolError`` after ``close``, and as ``Engine.submit`` does.
+        """
+        self.engine.check_process()
+        with self._starting:  # either ``close`` comes first and this raises, or the thread ends the request
             if self._closing:
                 raise UnspoolError("the AsyncLLM is closed")
+            flight = self.engine.submit(request, streaming=True, on_event=on_event)
+            self._flights.add(flight)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="unspool-engine", daemon=True)
                 self._thread.start()
+                atexit.register(self.close)  # a thread within native code must not outlive the interpreter
+            return flight
 
     def _run(self) -> None:
         engine = self.engine
@@ -92,6 +110,9 @@ class EngineThread:
         while not self._closing:
             try:
                 engine.drive(idle)
-            except Exception as error:  # of the engine itself: whoever waits must be told
+            except BaseException as error:  # of the engine itself: whoever waits must be told
                 engine.abort(UnspoolError(f"the engine failed: {type(error).__name__}: {error}"))
             engine.sleep(lambda: self._closing)
+        for flight in tuple(self._flights):
+            engine.cancel(flight, UnspoolError("the AsyncLLM was closed before the request was done"))
+        atexit.unregister(self.close)

@@ -56,7 +56,9 @@ class Branch:
     ``text[ends[i - 1]:ends[i]]`` at the time ``times[i]``. Once ``finish_reason`` is set, ``kept`` tokens and
     ``cut`` characters are the result.
 
+    growing: whether it has not ended: finished, or dropped without a result.
     order: where it stands among all branches: the least goes first and is preempted last.
+    places: how many of a step's tokens, or rows if they are more, it takes to go on by one.
     running: whether it has a place in the cache.
     drafted: the guesses that run with it in the step under way.
     row: whether that step computes its last token, whose row is wanted.
@@ -67,18 +69,19 @@ class Branch:
         "cut",
         "detokenizer",
         "drafted",
-        "dropped",
         "ends",
         "figures",
         "final",
         "finish_reason",
         "flight",
+        "growing",
         "history",
         "index",
         "kept",
         "matcher",
         "order",
         "pieces",
+        "places",
         "read",
         "request",
         "row",
@@ -107,6 +110,7 @@ class Branch:
         self.index = index
         self.order = (-request.params.priority, flight.number, index)
         self.tracks = tracks
+        self.places = max(len(tracks), self.rows)
         self.tokenizer = tokenizer
         self.detokenizer = detokenizer
         self.matcher = StopMatcher(request.stops) if request.stops is not None else None
@@ -122,18 +126,14 @@ class Branch:
         self.stop_reason: str | int | None = None
         self.final = self.kept = self.cut = 0
         self.shown = self.shown_tokens = self.read = 0
-        self.running = self.row = self.dropped = self.told = False
+        self.growing = True
+        self.running = self.row = self.told = False
         self.drafted: Drafted | None = None
 
     @property
     def length(self) -> int:
         """Characters of text so far, those past a stop included."""
         return self.ends[-1] if self.ends else 0
-
-    @property
-    def growing(self) -> bool:
-        """Whether it has not ended."""
-        return self.finish_reason is None and not self.dropped
 
     @property
     def final_ids(self) -> list[int]:
@@ -216,6 +216,7 @@ class Branch:
                 self.ends[-1] += len(rest)
                 if matcher is not None:
                     matcher.push(rest)
+        self.growing = False
         self.finish_reason, self.stop_reason = reason, token
         self.kept, self.cut = len(self.pieces), self.length
         if matcher is not None and matcher.match is not None:

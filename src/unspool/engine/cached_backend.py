@@ -27,11 +27,14 @@ class CachedBackend:
     def copy(self) -> None:
         """Copy what was to be copied before a step."""
         if self.copies:
-            pairs, self.copies = np.concatenate(self.copies), []
-            self.backend.copy_slots(pairs)
+            self.backend.copy_slots(np.concatenate(self.copies))
+            self.copies = []  # not before: where the copying failed, what is tried again needs them
 
     def reset(self) -> None:
-        """Forget everything that is cached, whoever holds it."""
-        self.copies.clear()
-        self.prefixes.clear()
-        self.pool.reset()
+        """Forget everything that is cached, whoever holds it: tables of the old pool are to be thrown away.
+
+        The pool is made anew, as an interrupt may have left the old one in the middle of anything.
+        """
+        self.copies = []
+        self.pool = BlockPool(self.pool.num_blocks)
+        self.prefixes = PrefixCache(self.pool)

@@ -156,7 +156,9 @@ class Computer:
         tokens = results.tokens.tolist()
         drawn = [
             Drawn(branch, node, token, figures)
-            for (branch, node), token, figures in zip(entries, tokens, figures_of(results), strict=True)
+            for (branch, node), token, figures in zip(
+                entries, tokens, figures_of(results, entries), strict=True
+            )
         ]
         if not results.status.any():
             return drawn
@@ -190,11 +192,12 @@ def row_error(branch: Branch, status: RowStatus) -> RowError:
     )
 
 
-def figures_of(results: RowResults) -> Iterator[Figures]:
-    """Each row's figures as Python numbers."""
+def figures_of(results: RowResults, entries: Sequence[Entry]) -> Iterator[Figures]:
+    """Each row's figures as Python numbers; of alternatives, as many as its own request asked for."""
     if results.top_tokens.shape[1]:
-        top_rows = zip(results.top_tokens.tolist(), results.top_logprobs.tolist(), strict=True)
-        tops = [tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in top_rows]
+        wanted = [branch.request.params.logprobs for branch, _ in entries]
+        top_rows = zip(results.top_tokens.tolist(), results.top_logprobs.tolist(), wanted, strict=True)
+        tops = [tuple(zip(ids[:most], logprobs[:most], strict=True)) for ids, logprobs, most in top_rows]
     else:
         tops = [()] * len(results.tokens)
     return zip(

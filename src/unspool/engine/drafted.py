@@ -14,28 +14,33 @@ class Drafted:
     path: the guesses that the branch said, in order, and whose rows it has used.
     """
 
-    __slots__ = ("node", "path", "rows", "tree")
+    __slots__ = ("_used", "node", "path", "rows", "tree")
 
     def __init__(self, tree: DraftTree) -> None:
         self.tree = tree
         self.node: int | None = -1
         self.path: list[int] = []
         self.rows: dict[int, tuple[int, Figures]] = {}
+        self._used = -1
 
     def follow(self, token: int) -> None:
         """The branch went on with ``token``."""
         self.node = None if self.node is None else self.tree.child(self.node, token)
 
-    def advance(self) -> tuple[int, Figures] | None:
-        """Use the row of the guess that the branch's last token was; ``None`` where it was none."""
-        if self.node is None or self.node not in self.rows:
-            return None
-        if self.node >= 0:
-            self.path.append(self.node)
+    @property
+    def ahead(self) -> bool:
+        """Whether the branch's last token was a guess whose row is there and not used yet."""
+        return self.node is not None and self.node != self._used and self.node in self.rows
+
+    def advance(self) -> tuple[int, Figures]:
+        """Use the row of the guess that the branch's last token was."""
+        assert self.node is not None
+        self._used = self.node
+        self.path.append(self.node)
         return self.rows[self.node]
 
     def fork(self) -> Drafted:
         """The same for a fork of the branch."""
         twin = Drafted(self.tree)
-        twin.node, twin.path, twin.rows = self.node, self.path.copy(), self.rows
+        twin.node, twin.path, twin.rows, twin._used = self.node, self.path.copy(), self.rows, self._used
         return twin

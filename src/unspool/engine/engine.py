@@ -19,7 +19,7 @@ from unspool.engine.flight import Flight
 from unspool.engine.request import Limits, Read, Request, check_fit, check_prompt, prepare, prepare_reading
 from unspool.engine.scheduler import Scheduler
 from unspool.engine.source import MAIN, Source
-from unspool.engine.stats import EngineStats, Meter, snapshot
+from unspool.engine.stats import EngineStats, Meter, known_tokens, snapshot
 from unspool.engine.track import Track
 from unspool.engine.turns import Turns
 from unspool.errors import ContextLengthError, ParameterError, UnspoolError
@@ -124,7 +124,7 @@ class Engine:
 
         Raises ``UnspoolError`` in a process that was forked from the one that made the engine.
         """
-        self._check_process()
+        self.check_process()
         flight = Flight(request, next(self._numbers), streaming=streaming, on_event=on_event)
         self._inbox.append(flight)
         self.wake()
@@ -132,11 +132,16 @@ class Engine:
 
     def cancel(self, flight: Flight, error: UnspoolError | None = None) -> None:
         """End a flight, if it has not ended, with an error; its blocks are free before the next step."""
-        if flight.done or flight.cancelled is not None:
+        if flight.done or flight.cancelled is not None or self.forked:
             return
         flight.cancelled = error or UnspoolError(f"request {flight.number} was cancelled")
         self._inbox.append(flight)
         self._turns.soon(lambda: self._guarded(self._settle))
+
+    @property
+    def forked(self) -> bool:
+        """Whether the process that made the engine is another one, in which its threads and locks are."""
+        return os.getpid() != self._process
 
     @property
     def busy(self) -> bool:
@@ -149,7 +154,7 @@ class Engine:
         ``each_step`` is called after each step that this thread took. Raises ``UnspoolError`` as ``submit``
         does, and within a callback.
         """
-        self._check_process()
+        self.check_process()
         self._turns.drive(self.step, wanted, each_step)
 
     def sleep(self, closing: Callable[[], bool]) -> None:
@@ -174,7 +179,8 @@ class Engine:
             self.cancel(flight, error)
 
     def stats(self) -> EngineStats:
-        """How the engine stands now; where another thread is in a step, after that."""
+        """How the engine stands now; where another thread is in a step, after that. Raises as ``submit``."""
+        self.check_process()
         return self._turns.between_steps(
             lambda: snapshot(self.meter, self.computer, self.scheduler, self.main, tuple(self._flights))
         )
@@ -194,14 +200,16 @@ class Engine:
         planned = self.scheduler.plan()
         if self.scheduler.faults:
             planned = self._drop_faulty(planned)
+            if not planned:
+                return True
         if not planned:
             self._give_up()
             return True
-        before = sum(branch.final for branch in planned)
+        before, known = sum(branch.final for branch in planned), known_tokens(planned)
         self._grow(self.computer.compute(planned))
         generated = sum(branch.final for branch in planned) - before
         self._finish_step(planned)
-        self.meter.step(planned, generated, began, perf_counter())
+        self.meter.step(known, generated, began, perf_counter())
         return True
 
     def _settle(self) -> None:
@@ -282,10 +290,11 @@ class Engine:
             if not branch.growing:
                 self.scheduler.remove(branch)
         for flight in flights:
-            if flight.request.strategy.width > 1 and not flight.spread and flight.branches[0].row:
+            begun = flight.spread or flight.request.strategy.width == 1
+            if not begun and any(branch.row for branch in planned if branch.flight is flight):
                 flight.spread = True
-                self.scheduler.queue(branch for branch in flight.branches[1:] if not branch.running)
-            if flight.request.strategy.together:
+                self.scheduler.queue(b for b in flight.branches if b.growing and not b.running)
+            if flight.request.strategy.together or flight.forks:
                 self._follow_forks(flight)
             if not flight.done:
                 self._publish(flight)
@@ -297,17 +306,20 @@ class Engine:
         forks, flight.forks = flight.forks, []
         for branch in forks:
             branch.drafted = None
-            if branch.growing and not flight.done:
+            if not branch.growing or flight.done:
+                branch.free()
+            elif branch.running:
                 self.scheduler.place(branch)
             else:
-                branch.free()
+                self.scheduler.queue([branch])
 
     def _publish(self, flight: Flight) -> None:
         """Put out what a flight has come to, and let go of one that is done."""
         self._growing = flight
         try:
-            news = flight.publish()
-            if flight.ended:
+            ended = flight.ended
+            news = flight.publish(ended)
+            if ended:
                 self._flights.pop(flight, None)
                 self.meter.finished += 1
                 flight.done = True
@@ -325,27 +337,35 @@ class Engine:
 
     def _end(self, flight: Flight, error: BaseException) -> None:
         """End a flight, free its branches, and tell who waits for it."""
-        self._flights.pop(flight, None)
+        flight.error = error  # first of all: an interrupt from here on finds it, and ends the flight with it
         for branch in [*flight.branches, *flight.forks]:
-            if branch.growing:
-                branch.dropped = True
+            branch.growing = False
             self.scheduler.remove(branch)
         flight.fail(error)
+        self._flights.pop(flight, None)
 
     def _recover(self) -> None:
         """After an interrupted step: compute everything again but the request that was growing."""
         for home in self.homes.values():
             home.reset()
         growing, self._growing = self._growing, None
+        for flight in self._flights:
+            flight.forks.clear()  # they start again like all others
+            flight.spread = flight.spread or any(b.token_ids or not b.growing for b in flight.branches)
         self.scheduler.reset(branch for flight in self._flights for branch in flight.branches)
-        if growing is not None:
+        if growing is not None and growing.done:
+            growing.tell()  # which may have been all that was left to do
+        elif growing is not None:
             self._fail(growing, UnspoolError(f"request {growing.number} was interrupted"))
         for flight in tuple(self._flights):
-            if not flight.growing:
+            if flight.error is not None:
+                self._end(flight, flight.error)
+            elif not flight.growing:
                 self._publish(flight)
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
+    def check_process(self) -> None:
+        """Raise ``UnspoolError`` in a process that was forked from the one that made the engine."""
+        if self.forked:
             raise UnspoolError(
                 "this LLM was made before the process forked, and its threads are not in this one: make it "
                 "after the fork, or start processes by spawning"

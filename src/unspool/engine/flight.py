@@ -69,25 +69,19 @@ class Flight:
             self._frontier.update((row.branch, row) for row in rows)
             if any(branch not in self._frontier for branch in self.growing):
                 return
-            rows, self._frontier = list(self._frontier.values()), {}
+            # by index, whichever came first: forks are numbered in the order in which they are made
+            rows, self._frontier = sorted(self._frontier.values(), key=lambda row: row.branch.index), {}
         while rows:
             strategy.grow(rows, self)
-            rows = self._drafted_rows()
+            rows = self._drafted_rows() if self.request.proposer is not None else ()
 
     def _drafted_rows(self) -> list[RowResult]:
         """The rows of branches whose last token was drafted; where all grow together, of all or of none."""
-        drafted = [
-            branch
-            for branch in self.growing
-            if branch.drafted is not None and branch.drafted.node is not None
-        ]
-        if not drafted or (self.request.strategy.together and len(drafted) < len(self.growing)):
+        growing = self.growing
+        drafted = [(b, b.drafted) for b in growing if b.drafted is not None and b.drafted.ahead]
+        if self.request.strategy.together and len(drafted) < len(growing):
             return []
-        return [
-            RowResult(branch, *row)
-            for branch in drafted
-            if branch.drafted is not None and (row := branch.drafted.advance()) is not None
-        ]
+        return [RowResult(branch, *draft.advance()) for branch, draft in drafted]
 
     def append(self, branch: Branch, token: int, figures: Figures) -> None:
         """Add a token to a branch, for the time being."""
@@ -116,7 +110,7 @@ class Flight:
 
     def drop(self, branch: Branch) -> None:
         """End a branch that is no result."""
-        branch.dropped = True
+        branch.growing = False
         self.branches.remove(branch)
 
     def finish(self, branch: Branch, reason: FinishReason) -> None:
@@ -129,9 +123,11 @@ class Flight:
         """Whether all its branches have."""
         return not any(branch.growing for branch in self.branches)
 
-    def publish(self) -> bool:
-        """Put out what has become certain; whether the caller is to be told of it."""
-        ended = self.ended
+    def publish(self, ended: bool) -> bool:
+        """Put out what has become certain; whether the caller is to be told of it.
+
+        ended: whether all branches have.
+        """
         if not self.streaming:
             return ended
         chunks = [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
@@ -144,6 +140,10 @@ class Flight:
         """End with an error."""
         self.error = error
         self.done = True
+        self.tell()
+
+    def tell(self) -> None:
+        """Call the caller, whatever comes of it."""
         if self.on_event is not None:
             with suppress(Exception):  # a caller's own callback, which may be what failed
                 self.on_event()

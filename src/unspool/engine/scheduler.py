@@ -12,8 +12,10 @@ from unspool.engine.branch import Branch
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.drafted import Drafted
 from unspool.engine.flight import Flight
+from unspool.engine.request import check_ids
 from unspool.engine.track import Track
-from unspool.speculate.draft import Proposer
+from unspool.errors import ParameterError, shown
+from unspool.speculate.draft import DraftTree, Proposer
 
 PREFILL_TOKENS = 256
 """The most prompt tokens of a step."""
@@ -24,13 +26,14 @@ READ_TOKENS = 64
 
 
 def prefill_share(decoding: int) -> int:
-    """Prompt tokens that may share a step with ``decoding`` branches, so that these hardly wait.
+    """Prompt tokens that may share a step with ``decoding`` branches some of which are streamed.
 
     A step costs about a + b * tokens, with a some 7 b where its time is that of reading the weights. With
     8 + 1.5 D prompt tokens a + b * (D + 8 + 1.5 D) stays under 2.5 times a + b * D: a long prompt takes as
-    many more steps, and no branch's next token comes much later.
+    many more steps, and no branch's next token comes much later. Where nobody sees tokens come, prompts are
+    computed first, so that the most branches share each step.
     """
-    return PREFILL_TOKENS if decoding == 0 else min(PREFILL_TOKENS, 8 + 3 * decoding // 2)
+    return min(PREFILL_TOKENS, 8 + 3 * decoding // 2)
 
 
 def prefill_shares(beginning: Sequence[Branch], prefill: int) -> dict[Branch, int]:
@@ -85,7 +88,7 @@ class Scheduler:
     def waiting(self) -> list[Branch]:
         """The branches without a place in the cache, in no particular order."""
         parked = [branch for branches in self._parked.values() for branch in branches]
-        return [branch for _, branch in self._waiting if branch.growing] + parked
+        return [branch for branch in [*(branch for _, branch in self._waiting), *parked] if branch.growing]
 
     def queue(self, branches: Iterable[Branch]) -> None:
         """Let branches wait for a place in the cache."""
@@ -118,14 +121,16 @@ class Scheduler:
 
         Between two calls every planned token must have been computed.
         """
-        decoding, beginning = 0, []
+        decoding, watched, beginning = 0, False, []
         for branch in self.running:
             count = branch.pending()
             if count == len(branch.tracks):
                 decoding += count
+                watched = watched or branch.flight.streaming
             elif count > 0:
                 beginning.append(branch)
-        prefill = min(prefill_share(decoding), max(1, self.step_tokens - decoding))
+        prefill = prefill_share(decoding) if watched else PREFILL_TOKENS
+        prefill = min(prefill, max(1, self.step_tokens - decoding))
         if self._waiting or self._parked:
             beginning = self._start(prefill, beginning)
         shares = prefill_shares(beginning, prefill)
@@ -137,7 +142,7 @@ class Scheduler:
             if room == 0:
                 break
             count = branch.pending()
-            if count == len(branch.tracks):
+            if count == len(branch.tracks) and shares.get(branch, count) >= count:
                 used = self._decode(branch, room)
                 if used and spare > 0 and branch.request.proposer is not None:
                     guessed = self._draft(branch, branch.request.proposer, spare)
@@ -162,12 +167,12 @@ class Scheduler:
         self._unpark()
         beginning = list(beginning)
         ahead = sum(branch.pending() for branch in beginning)
-        promised = dict.fromkeys(self.homes, len(self.running) // 4)  # room to grow for those that run
+        promised = dict.fromkeys(self.homes, 0)
+        growth = len(self.running) // 4  # blocks to grow for those that run
+        deferred: list[Branch] = []
         for branch in beginning:
             self._promise(branch, promised)
-        while self._waiting and len(self.running) < self.step_tokens:
-            if ahead >= prefill and len(beginning) >= MOST_BEGINNING:
-                break
+        while self._waiting and (ahead < prefill or len(beginning) < MOST_BEGINNING):
             branch = self._waiting[0][1]
             digest = self._being_computed(branch) if branch.growing else None
             if not branch.growing or digest is not None:
@@ -175,7 +180,13 @@ class Scheduler:
                 if digest is not None:
                     self._parked.setdefault(digest, []).append(branch)
                 continue
-            needs = promised.copy()
+            if self._awaits_sibling(branch):
+                deferred.append(heapq.heappop(self._waiting)[1])
+                continue
+            if sum(other.places for other in self.running) + branch.places > self.step_tokens:
+                break
+            joins = branch.request.strategy.together and self._sibling(branch) is not None
+            needs = {home: blocks + (0 if joins else growth) for home, blocks in promised.items()}
             for track in branch.tracks:
                 needs[track.home] += self._new_blocks(branch, track)
             if not self._make_room(branch, needs):
@@ -185,6 +196,7 @@ class Scheduler:
             self._promise(branch, promised)
             ahead += branch.pending()
             beginning.append(branch)
+        self.queue(deferred)
         return sorted((branch for branch in beginning if branch.running), key=lambda b: b.order)
 
     def _promise(self, branch: Branch, promised: dict[CachedBackend, int]) -> None:
@@ -234,22 +246,25 @@ class Scheduler:
         """Blocks that a branch takes from those free: all but those found that others hold."""
         found = track.find(branch.final_ids, self._sharable(branch, track))
         held = track.home.prefixes.held(found)
+        sibling = self._sibling(branch)
+        if sibling is not None:
+            shared = self._shared_with(branch, sibling, branch.tracks.index(track))
+            held = shared // BLOCK_SIZE if shared > BLOCK_SIZE * len(found) else held
         return blocks_for_tokens(len(track.prefix) + len(branch.token_ids)) - held
 
     def _begin(self, branch: Branch) -> None:
         """Give a branch its place: what others have computed of it, and the right to compute the rest."""
-        sibling = next((b for b in branch.flight.branches if b.running), None)
+        sibling = self._sibling(branch)
         for at, track in enumerate(branch.tracks):
-            limit = self._sharable(branch, track)
-            found = track.find(branch.final_ids, limit)
-            shared = 0 if sibling is None else self._shared_with(branch, sibling, at, limit)
+            found = track.find(branch.final_ids, self._sharable(branch, track))
+            shared = 0 if sibling is None else self._shared_with(branch, sibling, at)
             if sibling is not None and shared > BLOCK_SIZE * len(found):
                 track.follow(sibling.tracks[at], shared)
             elif found:
                 track.adopt(found)
             if track.home.sharing:
                 digests = track.digests(branch.final_ids)
-                track.home.prefixes.begin(digests[len(found) :], branch)
+                track.home.prefixes.begin(digests[track.table.length // BLOCK_SIZE :], branch)
         if branch.flight.started == 0.0:
             branch.flight.started = perf_counter()
             branch.flight.cached_tokens = branch.tracks[0].table.length
@@ -258,14 +273,39 @@ class Scheduler:
         branch.running = True
         insort(self.running, branch, key=lambda b: b.order)
 
-    def _shared_with(self, branch: Branch, sibling: Branch, at: int, limit: int) -> int:
+    def _sibling(self, branch: Branch) -> Branch | None:
+        """The running branch of the same request to share blocks with: before branches part, any is.
+
+        Branches that grow together all run or none does, so that each must find what it shared before.
+        """
+        running = (other for other in branch.flight.branches if other.running)
+        if not branch.request.strategy.together:
+            return next(running, None)
+        return max(running, key=lambda other: self._shared_with(branch, other, 0), default=None)
+
+    def _awaits_sibling(self, branch: Branch) -> bool:
+        """Whether a branch that grows together with this one is computing, again, what both begin with."""
+        if not branch.request.strategy.together:
+            return False
+        running = [other for other in branch.flight.branches if other.running]
+        return any(
+            max((self._common(branch, other, at) for other in running), default=0)
+            > max((self._shared_with(branch, other, at) for other in running), default=0)
+            for at in range(len(branch.tracks))
+        )
+
+    def _shared_with(self, branch: Branch, sibling: Branch, at: int) -> int:
         """How many of a branch's first positions a branch of the same request has computed."""
+        return min(self._common(branch, sibling, at), sibling.tracks[at].table.length)
+
+    def _common(self, branch: Branch, sibling: Branch, at: int) -> int:
+        """How many of a branch's first positions may be those of a branch of the same request."""
         same = len(branch.tracks[at].prefix)
         for a, b in zip(branch.token_ids, sibling.token_ids, strict=False):
             if a != b:
                 break
             same += 1
-        return min(same, limit, sibling.tracks[at].table.length)
+        return min(same, self._sharable(branch, branch.tracks[at]))
 
     def _decode(self, branch: Branch, room: int) -> int:
         """Plan a branch's last token on each track; how many tokens that is, 0 where no block is left."""
@@ -293,11 +333,16 @@ class Scheduler:
             return 0
         try:
             tree = proposer.propose([*request.prompt, *branch.token_ids], most)
-            if tree is None or len(tree) == 0:
+            if tree is None:
                 return 0
+            if not isinstance(tree, DraftTree):
+                raise ParameterError(f"a proposer must give a DraftTree or None, not {shown(tree)}")
             tree = tree.first(most)
+            check_ids("a draft", tree.tokens, tracks[0].home.backend.spec.vocab_size)
         except Exception as error:  # a caller's own code
             self.faults.append((branch.flight, error))
+            return 0
+        if len(tree) == 0:
             return 0
         appended = []
         for track in tracks:

@@ -75,12 +75,11 @@ class Meter:
         self.step_seconds = 0.0
         self._recent: deque[tuple[float, int]] = deque()
 
-    def step(self, planned: Sequence[Branch], generated: int, began: float, ended: float) -> None:
-        """Count one step in which ``generated`` tokens became final."""
-        computed = sum(len(track.run) for branch in planned for track in branch.tracks)
+    def step(self, known: int, generated: int, began: float, ended: float) -> None:
+        """Count one step that computed ``known`` tokens again or of prompts, and made ``generated`` final."""
         self.steps += 1
         self.generated_tokens += generated
-        self.prompt_tokens += max(0, computed - generated)
+        self.prompt_tokens += known
         self.step_seconds += ended - began
         self._recent.append((ended, generated))
         while self._recent[0][0] < ended - WINDOW_SECONDS:
@@ -93,6 +92,17 @@ class Meter:
         if len(recent) < 2:
             return 0.0
         return sum(count for _, count in recent[1:]) / (recent[-1][0] - recent[0][0])
+
+
+def known_tokens(planned: Sequence[Branch]) -> int:
+    """How many tokens of a step are neither the newest of a branch, which its last row gave, nor guesses."""
+    count = 0
+    for branch in planned:
+        newest = 1 if branch.row and branch.token_ids else 0
+        guesses = 0 if branch.drafted is None else len(branch.drafted.tree)
+        for track in branch.tracks:
+            count += len(track.run) - newest - guesses
+    return count
 
 
 def snapshot(

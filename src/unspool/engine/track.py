@@ -90,7 +90,7 @@ class Track:
         twin = Track(self.home, self.prefix, self.exits, self._salt)
         twin.table = self.table.fork()
         twin._chain = None if self._chain is None else self._chain.fork()
-        twin._shared = self._shared
+        twin._shared, twin.start = self._shared, self.start
         return twin
 
     def follow(self, other: Track, length: int) -> None:
@@ -105,8 +105,9 @@ class Track:
         self._forget()
 
     def forget(self) -> None:
-        """Begin again in a pool that was reset."""
+        """Begin again in a pool that was reset, trusting nothing: an interrupt may have come anywhere."""
         self.table = BlockTable(self.home.pool)
+        self._chain = None
         self._forget()
 
     def _forget(self) -> None:

@@ -17,7 +17,7 @@ class Turns:
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._driver: int | None = None
-        self._followers = self._acting = 0
+        self._followers = self._acting = self._acted = 0
 
     def drive(
         self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
@@ -58,6 +58,7 @@ class Turns:
                 return self._act(act)
             finally:
                 self._acting -= 1
+                self._acted += 1
                 self._changed.notify_all()
 
     def sleep(self, until: Callable[[], bool]) -> None:
@@ -99,14 +100,16 @@ class Turns:
     def _take_steps(
         self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
     ) -> None:
-        """Take steps until ``wanted()``, or another thread is to act between two."""
-        while not wanted() and not self._acting:
+        """Take steps until ``wanted()``, and one at least before another thread acts between two."""
+        while not wanted():
             if not step():
                 if wanted() or self._acting:
                     return
                 raise UnspoolError("there is nothing left to compute, and what is waited for has not come")
             if each_step is not None:
                 each_step()
+            if self._acting:
+                return
             if self._followers:
                 self.wake()
 
@@ -117,9 +120,10 @@ class Turns:
                 self._changed.notify_all()
 
     def _let_others_act(self) -> None:
-        """Stop driving until those who wait to act between two steps have."""
+        """Stop driving until as many have acted between two steps as wait for it now; others wait a step."""
         with self._changed:
             self._driver = None
             self._changed.notify_all()
-            while self._acting:
+            enough = self._acted + self._acting
+            while self._acted < enough:
                 self._changed.wait()

@@ -11,6 +11,9 @@ from unspool.model.tokenizer import Tokenizer
 class IncrementalDetokenizer:
     """Turns one branch's tokens to text one by one.
 
+    texts: those of tokens that are whole characters by themselves, as they come up; detokenizers of one
+        tokenizer and one ``skip_special`` may share it.
+
     The pieces that ``push`` and ``flush`` return, joined, are ``bytes.decode("utf-8", "replace")`` of the
     tokens' bytes: a character is given when its last byte comes, and bytes that are no UTF-8 become U+FFFD.
     """
@@ -21,22 +24,32 @@ class IncrementalDetokenizer:
     """For each pushed token, the character of the text at which its own text begins. A token that begins
     within a character begins where that character does; one without text begins at the end of the text."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special: bool = True, texts: dict[int, str] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
+        self._texts = {} if texts is None else texts
         self._pending = b""
         self.length = 0
         self.starts = []
 
     def push(self, token: int) -> str:
         """Take the next token; return the text that is complete now and was not before, perhaps none."""
+        before = self._pending
+        if not before and (known := self._texts.get(token)) is not None:
+            self.starts.append(self.length)
+            self.length += len(known)
+            return known
         skipped = self._skip_special and token in self._tokenizer.special_ids
         data = b"" if skipped else self._tokenizer.token_bytes(token)
         self.starts.append(self.length + self._breaks_pending(data))
-        joined = self._pending + data
+        joined = before + data
         text, consumed = codecs.utf_8_decode(joined, "replace", False)
         self._pending = joined[consumed:]
         self.length += len(text)
+        if not before and not self._pending:
+            self._texts[token] = text
         return text
 
     def flush(self) -> str:
@@ -55,7 +68,7 @@ class IncrementalDetokenizer:
 
     def fork(self) -> IncrementalDetokenizer:
         """A detokenizer in the same state that goes its own way."""
-        copy = IncrementalDetokenizer(self._tokenizer, self._skip_special)
+        copy = IncrementalDetokenizer(self._tokenizer, self._skip_special, self._texts)
         copy._pending, copy.length, copy.starts = self._pending, self.length, self.starts.copy()
         return copy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Protocol
 
 from unspool.errors import ParameterError
@@ -21,6 +22,11 @@ class DraftTree:
     parents: Sequence[int]
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "parents"):
+            try:
+                object.__setattr__(self, name, tuple(map(index, getattr(self, name))))
+            except TypeError:
+                raise ParameterError(f"the {name} of a draft must be whole numbers") from None
         if len(self.tokens) != len(self.parents):
             raise ParameterError(f"a draft of {len(self.tokens)} tokens has {len(self.parents)} parents")
         for node, parent in enumerate(self.parents):

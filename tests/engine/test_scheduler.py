@@ -1,0 +1,278 @@
+"""Who runs when: order, priorities, the budget of a step, and that none of it can be seen in the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.making import SPEC, make_engine
+from tests.strategy.models import Recording, ask, candidates, finish, make_native, native, words
+from unspool.backend.base import StepBatch, StepOutput
+from unspool.cache import BLOCK_SIZE, BlockPool, blocks_for_tokens
+from unspool.engine.engine import Engine
+from unspool.engine.flight import Flight
+from unspool.engine.scheduler import PREFILL_TOKENS, prefill_share
+from unspool.errors import ContextLengthError
+from unspool.params import SamplingParams
+
+
+def contexts(step: StepBatch) -> list[tuple[int, int]]:
+    """Of each run of a step: the tokens cached before it, and how many it computes."""
+    return list(zip(step.context_lens.tolist(), np.diff(step.run_starts).tolist(), strict=True))
+
+
+def first_tokens(flights: list[Flight]) -> list[int]:
+    """The flights' numbers in the order in which each got its first token."""
+    return [flight.number for flight in sorted(flights, key=lambda f: f.first_token)]
+
+
+def test_requests_start_in_the_order_in_which_they_came() -> None:
+    engine = make_native(num_blocks=4)  # two run at once
+    flights = [ask(engine, words(20 + i, seed=i), max_tokens=8, ignore_eos=True, seed=i) for i in range(6)]
+    while any(not flight.done for flight in flights):
+        engine.step()
+        begun = [flight.started > 0 for flight in flights]
+        assert begun == sorted(begun, reverse=True)
+    assert sorted(flights, key=lambda f: f.started) == flights
+    assert first_tokens(flights) == sorted(first_tokens(flights))
+    finish(engine)
+
+
+def test_a_higher_priority_starts_first_whatever_came_first() -> None:
+    engine = make_native(num_blocks=2)  # one runs at once
+    ranks = [0, 5, -3, 5, 2]
+    flights = [
+        ask(engine, words(20, seed=i), max_tokens=6, ignore_eos=True, priority=rank)
+        for i, rank in enumerate(ranks)
+    ]
+    finish(engine, *flights)
+    order = sorted(range(len(ranks)), key=lambda i: (-ranks[i], i))
+    assert first_tokens(flights) == [flights[i].number for i in order]
+    assert engine.stats().preemptions == 0  # they came together: nobody had to give way
+
+
+@pytest.mark.parametrize(("later", "gives_way"), [(-1, False), (0, False), (1, True)])
+def test_a_place_is_taken_from_a_lower_priority_and_from_no_equal_one(later: int, gives_way: bool) -> None:
+    engine = make_native(num_blocks=3)
+    asked: Any = {"max_tokens": 12, "ignore_eos": True, "seed": 1}
+    first = ask(engine, words(30), **asked)
+    engine.drive(lambda: first.first_token > 0)
+    second = ask(engine, words(30, seed=1), **asked, priority=later)
+    finish(engine, first, second)
+    assert (first.preemptions > 0) == gives_way
+    assert second.preemptions == 0
+    assert (second.last_token < first.last_token) == gives_way
+    assert first.generation().candidates == candidates(make_native(), words(30), **asked)
+    assert second.generation().candidates == candidates(make_native(), words(30, seed=1), **asked)
+
+
+def test_a_higher_priority_does_not_wait_for_a_lower_ones_long_prompt() -> None:
+    engine = make_native(step_tokens=8)
+    long = ask(engine, words(100), max_tokens=4)
+    engine.step()
+    short = ask(engine, words(6, seed=1), max_tokens=4, priority=1)
+    engine.drive(lambda: short.first_token > 0)
+    assert long.first_token == 0
+    assert long.branches[0].tracks[0].table.length < 40
+    finish(engine, long, short)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("step_tokens", [7, 8, 12, 512])
+def test_every_running_branch_gets_its_token_in_every_step_of_anothers_long_prompt(
+    step_tokens: int, streaming: bool
+) -> None:
+    """Six branches go on while a prompt is computed; where one is streamed, each step stays a short one."""
+    engine = make_engine(Recording(), step_tokens=step_tokens)
+    asked: Any = {"max_tokens": 110, "ignore_eos": True}
+    recording = engine.main.backend
+    assert isinstance(recording, Recording)
+    flights = [
+        ask(engine, words(5 + i, seed=i), seed=i, n=1 + i % 2, streaming=streaming and i == 2, **asked)
+        for i in range(4)
+    ]
+    branches = 6
+    engine.drive(lambda: sum(len(b.token_ids) > 1 for f in flights for b in f.branches) == branches)
+    long = ask(engine, words(60, seed=9), max_tokens=4, seed=1)
+    before = len(recording.steps)
+    engine.drive(lambda: long.first_token > 0)
+    steps = recording.steps[before:]
+    assert sum(len(step.tokens) - branches for step in steps) == 60
+    for step in steps:
+        runs = contexts(step)
+        assert sum(count == 1 and context > 4 for context, count in runs) >= branches
+        assert len(step.tokens) - branches <= (prefill_share(branches) if streaming else PREFILL_TOKENS)
+        assert len(step.tokens) <= step_tokens
+    for flight in [*flights, long]:
+        engine.cancel(flight)
+    finish(engine)
+
+
+class Watching(Recording):
+    """Also keeps how many blocks were free when the last step was computed."""
+
+    pool: BlockPool
+    least_free = 0
+
+    def forward(self, step: StepBatch) -> StepOutput:
+        self.least_free = self.pool.num_free
+        return super().forward(step)
+
+
+@given(
+    step_tokens=st.integers(1, 40),
+    num_blocks=st.integers(8, 24),
+    data=st.lists(
+        st.tuples(st.integers(1, 70), st.integers(1, 30), st.integers(1, 4), st.integers(-1, 1)),
+        min_size=1,
+        max_size=7,
+    ),
+    arrivals=st.lists(st.integers(0, 6), min_size=7, max_size=7),
+)
+@example(step_tokens=4, num_blocks=8, data=[(1, 1, 3, 0), (5, 1, 1, 1), (1, 1, 1, 0)], arrivals=[0] * 7)
+@settings(max_examples=40)
+def test_no_step_is_larger_than_allowed_and_nobody_who_runs_goes_without(
+    step_tokens: int,
+    num_blocks: int,
+    data: list[tuple[int, int, int, int]],
+    arrivals: list[int],
+) -> None:
+    recording = Watching()
+    engine = make_engine(recording, num_blocks, step_tokens=step_tokens)
+    recording.pool = engine.main.pool
+    flights = []
+    for (prompt, new, n, priority), wait in zip(data, arrivals, strict=False):
+        flights.append(
+            ask(engine, words(prompt, seed=prompt), max_tokens=new, n=n, priority=priority, ignore_eos=True)
+        )
+        for _ in range(wait):
+            check_step(engine, recording)
+    while engine.busy:
+        check_step(engine, recording)
+    finish(engine, *flights)
+    for flight, (_, new, n, _) in zip(flights, data, strict=False):
+        assert [len(c.token_ids) for c in flight.generation().candidates] == [new] * n
+
+
+def check_step(engine: Engine, recording: Watching) -> None:
+    """Take a step: what ran and still runs has its token, unless it was taken from."""
+    running = engine.scheduler.running
+    decoding = [(b, len(b.token_ids)) for b in running if b.pending() == 1]
+    first, preemptions = (running[0] if running else None), engine.scheduler.preemptions
+    if not engine.step():
+        return
+    step = recording.steps[-1]
+    assert len(step.tokens) <= engine.step_tokens
+    decoded = sum(count == 1 for _, count in contexts(step))
+    assert len(step.tokens) - decoded <= PREFILL_TOKENS
+    for branch, tokens in decoding:
+        if len(branch.token_ids) != tokens + 1:  # there was no block for it, and none later to take one from
+            began_again = branch.pending() > 1
+            assert not branch.running or began_again or branch is engine.scheduler.running[-1]
+            assert engine.scheduler.preemptions > preemptions or recording.least_free == 0
+    if first is not None and first.growing:
+        assert first.running or engine.scheduler.running[0].order < first.order
+
+
+def test_the_first_running_branch_is_never_preempted() -> None:
+    engine = make_native(num_blocks=8)
+    asked: Any = {"max_tokens": 80, "ignore_eos": True}
+    flights = [ask(engine, words(10 + i, seed=i), seed=i, **asked) for i in range(6)]
+    first, began = flights[0], 0
+    while any(not flight.done for flight in flights):
+        engine.step()
+        if not first.done:
+            assert first.branches[0].running
+            assert len(first.branches[0].token_ids) > began
+            began = len(first.branches[0].token_ids)
+    finish(engine)
+    assert first.preemptions == 0
+    assert engine.stats().preemptions > 3
+    for i, flight in enumerate(flights):
+        assert flight.generation().candidates == candidates(
+            make_native(), words(10 + i, seed=i), seed=i, **asked
+        )
+
+
+def test_what_was_preempted_starts_again_before_what_came_later() -> None:
+    engine = make_native(num_blocks=7)
+    asked: Any = {"max_tokens": 60, "ignore_eos": True}
+    flights = [ask(engine, words(20, seed=i), seed=i, **asked) for i in range(5)]
+    while any(not flight.done for flight in flights):
+        engine.step()
+        waiting = [b.order for b in engine.scheduler.waiting]
+        begun = [b.order for b in engine.scheduler.running]
+        assert not waiting or not begun or max(begun) < min(waiting)
+    assert engine.stats().preemptions > 0
+    assert first_tokens(flights) == [1, 2, 3, 4, 5]
+    finish(engine)
+
+
+@pytest.mark.parametrize("room", [32, 48, 64])
+def test_what_can_never_fit_is_refused_at_once_and_told_how_much_does(room: int) -> None:
+    engine = make_native(num_blocks=room // BLOCK_SIZE)
+    for prompt in (room, room + 1, 100):
+        with pytest.raises(ContextLengthError, match=rf"{prompt} tokens; the cache of {room} .* {room - 1}:"):
+            engine.prepare(words(prompt), SamplingParams())
+    with pytest.raises(ContextLengthError, match=rf"max_tokens=20 .* at most {10} do"):
+        engine.prepare(words(room - 10), SamplingParams(max_tokens=20))
+    made = candidates(engine, words(room - 10), max_tokens=10, ignore_eos=True)
+    assert len(made[0].token_ids) == 10
+
+
+def test_one_token_a_step_gives_the_same() -> None:
+    asked: Any = {"max_tokens": 9, "seed": 3, "ignore_eos": True}
+    engine = make_engine(Recording(), step_tokens=1)
+    flights = [ask(engine, words(11, seed=i), **asked, n=2) for i in range(3)]
+    finish(engine, *flights)
+    assert isinstance(engine.main.backend, Recording)
+    assert all(len(step.tokens) == 1 for step in engine.main.backend.steps)
+    for i, flight in enumerate(flights):
+        assert flight.generation().candidates == candidates(make_native(), words(11, seed=i), **asked, n=2)
+
+
+@pytest.mark.parametrize("n", [2, 17, 64])
+@pytest.mark.parametrize("prompt", [31, 32, 40])
+def test_any_number_of_samples_runs_in_the_blocks_of_one_sequence(n: int, prompt: int) -> None:
+    asked: Any = {"max_tokens": 20, "seed": 3, "n": n, "ignore_eos": True}
+    tight = make_native(num_blocks=blocks_for_tokens(prompt + 20))
+    assert candidates(tight, words(prompt), **asked) == candidates(make_native(200), words(prompt), **asked)
+
+
+MIXED: list[tuple[int, dict[str, Any]]] = [
+    (1, {"max_tokens": 30, "seed": 1}),
+    (16, {"max_tokens": 20, "temperature": 0}),
+    (17, {"max_tokens": 25, "seed": 2, "n": 3, "top_p": 0.9}),
+    (50, {"max_tokens": 20, "seed": 3, "repetition_penalty": 1.4, "penalty_scope": "all"}),
+    (33, {"max_tokens": 30, "seed": 4, "stop": ["e", "t"], "logprobs": 2}),
+    (90, {"max_tokens": 12, "seed": 5, "min_p": 0.05, "priority": 1}),
+    (5, {"max_tokens": 60, "seed": 6, "ignore_eos": True, "priority": -1}),
+]
+
+
+@given(
+    order=st.permutations(range(len(MIXED))),
+    num_blocks=st.integers(7, 16),
+    step_tokens=st.integers(1, 64),
+    waits=st.lists(st.integers(0, 5), min_size=len(MIXED), max_size=len(MIXED)),
+    sharing=st.booleans(),
+)
+@settings(max_examples=30)
+def test_no_text_tells_of_the_company_the_order_the_steps_or_the_preemptions(
+    order: list[int], num_blocks: int, step_tokens: int, waits: list[int], sharing: bool
+) -> None:
+    engine = make_engine(native(), num_blocks, step_tokens=step_tokens, sharing=sharing)
+    flights = {}
+    for i, wait in zip(order, waits, strict=True):
+        length, asked = MIXED[i]
+        flights[i] = ask(engine, words(length), **asked)
+        for _ in range(wait):
+            engine.step()
+    finish(engine, *flights.values())
+    for i, (length, asked) in enumerate(MIXED):
+        alone = make_engine(native(), blocks_for_tokens(SPEC.context_length))
+        assert flights[i].generation().candidates == candidates(alone, words(length), **asked)

@@ -1,0 +1,218 @@
+"""Turns: one thread is in a step at a time, who is done leaves, who waits takes over, and nobody starves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from unspool.engine.turns import Turns
+from unspool.errors import UnspoolError
+
+PATIENCE = 60
+
+
+class Steps:
+    """Steps that count themselves, and notice when two are taken at once."""
+
+    def __init__(self, turns: Turns, limit: int = 10**9) -> None:
+        self.turns = turns
+        self.limit = limit
+        self.taken = 0
+        self.overlaps = 0
+        self.by: dict[int, int] = {}
+        self._inside = threading.Lock()
+
+    def __call__(self) -> bool:
+        if self.taken >= self.limit:
+            return False
+        with self.alone():
+            self.taken += 1
+            me = threading.get_ident()
+            self.by[me] = self.by.get(me, 0) + 1
+        return True
+
+    def alone(self) -> threading.Lock:
+        if self._inside.locked():
+            self.overlaps += 1
+        return self._inside
+
+    def drive_to(self, count: int) -> None:
+        self.turns.drive(self, lambda: self.taken >= count, None)
+
+
+def in_threads(works: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_one_thread_at_a_time_is_in_a_step_and_everyone_gets_what_it_wants() -> None:
+    steps = Steps(Turns())
+    counts = [1, 7, 50, 300, 1000, 1000, 2000, 3000]
+    in_threads([lambda count=count: steps.drive_to(count) for count in counts])  # type: ignore[misc]
+    assert steps.overlaps == 0
+    assert steps.taken == max(counts)
+    assert sum(steps.by.values()) == steps.taken
+
+
+def test_what_is_wanted_already_takes_no_step() -> None:
+    steps = Steps(Turns())
+    steps.drive_to(0)
+    assert steps.taken == 0
+
+
+def test_a_driver_that_is_done_leaves_the_rest_to_those_who_wait() -> None:
+    turns = Turns()
+    steps = Steps(turns)
+    waits = threading.Event()
+
+    def follow() -> None:
+        waits.set()
+        steps.drive_to(20)
+
+    follower = threading.Thread(target=follow)
+
+    def wanted() -> bool:
+        if steps.taken == 3 and not waits.is_set():
+            follower.start()
+            waits.wait(PATIENCE)
+        return steps.taken >= 10
+
+    turns.drive(steps, wanted, None)
+    follower.join(PATIENCE)
+    assert steps.taken == 20
+    assert steps.by[threading.get_ident()] >= 10 - 1
+
+
+def test_one_whose_wish_came_true_returns_although_another_goes_on() -> None:
+    turns = Turns()
+    steps = Steps(turns)
+    enough = threading.Event()
+    driver = threading.Thread(target=lambda: turns.drive(steps, enough.is_set, None))
+    driver.start()
+    for count in (10, 100, 1000):
+        steps.drive_to(count)
+    assert driver.is_alive()
+    enough.set()
+    driver.join(PATIENCE)
+    assert not driver.is_alive()
+
+
+def test_driving_within_a_step_is_refused_and_harms_nothing() -> None:
+    turns = Turns()
+    steps = Steps(turns)
+    errors: list[UnspoolError] = []
+
+    def nested() -> bool:
+        try:
+            steps.drive_to(5)
+        except UnspoolError as error:
+            errors.append(error)
+        return steps()
+
+    turns.drive(nested, lambda: steps.taken >= 2, None)
+    assert len(errors) == 2
+    assert all("within one of its own callbacks" in str(error) for error in errors)
+    with pytest.raises(UnspoolError, match="callbacks"):
+        turns.drive(steps, lambda: False, lambda: steps.drive_to(100))
+    with pytest.raises(UnspoolError, match="callbacks"):
+        turns.between_steps(lambda: steps.drive_to(100))
+    steps.drive_to(50)
+    assert steps.taken == 50
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["step", "wanted", "each_step", "soon", "between_steps"])
+def test_an_error_anywhere_leaves_the_turn_to_others(error: type[BaseException], where: str) -> None:
+    turns = Turns()
+    steps = Steps(turns)
+
+    def fail() -> bool:
+        raise error
+
+    ways: dict[str, Callable[[], object]] = {
+        "step": lambda: turns.drive(fail, lambda: False, None),
+        "wanted": lambda: turns.drive(steps, lambda: steps.taken > 3 and fail(), None),
+        "each_step": lambda: turns.drive(steps, lambda: False, fail),  # type: ignore[arg-type]
+        "soon": lambda: turns.soon(fail),  # type: ignore[arg-type]
+        "between_steps": lambda: turns.between_steps(fail),
+    }
+    with pytest.raises(error):
+        ways[where]()
+    in_threads([lambda: steps.drive_to(10), lambda: steps.drive_to(20)])
+    assert steps.taken == 20
+    assert turns.between_steps(lambda: 5) == 5
+
+
+def test_waiting_for_what_never_comes_is_an_error() -> None:
+    turns = Turns()
+    with pytest.raises(UnspoolError, match="nothing left to compute"):
+        turns.drive(Steps(turns, limit=3), lambda: False, None)
+
+
+def test_who_acts_between_steps_is_never_within_one_and_holds_nobody_up() -> None:
+    turns = Turns()
+    steps = Steps(turns)
+    over = threading.Event()
+    acted = [0] * 6
+
+    def act(index: int) -> None:
+        with steps.alone():
+            acted[index] += 1
+
+    def keep_acting(index: int) -> None:
+        while not over.is_set():
+            turns.between_steps(lambda: act(index))
+
+    def drive() -> None:
+        steps.drive_to(2000)
+
+    def all_drive() -> None:
+        try:
+            in_threads([drive, drive])
+        finally:
+            over.set()
+
+    in_threads([*(lambda i=i: keep_acting(i) for i in range(6)), all_drive])
+    assert steps.overlaps == 0
+    assert steps.taken == 2000
+    assert all(acted)
+
+
+def test_what_is_to_be_done_soon_is_done_at_once_or_left_to_the_driver() -> None:
+    turns = Turns()
+    done: list[str] = []
+    turns.soon(lambda: done.append("alone"))
+    assert done == ["alone"]
+
+    stepped: list[bool] = []
+
+    def step() -> bool:
+        turns.soon(lambda: done.append("within"))
+        stepped.append(True)
+        return True
+
+    turns.drive(step, lambda: bool(stepped), None)
+    assert done == ["alone"]
+    turns.soon(lambda: turns.soon(lambda: done.append("nested")))
+    assert done == ["alone"]
+
+
+def test_sleepers_wake_when_they_are_told() -> None:
+    turns = Turns()
+    ready = threading.Event()
+    sleepers = [threading.Thread(target=lambda: turns.sleep(ready.is_set)) for _ in range(3)]
+    for sleeper in sleepers:
+        sleeper.start()
+    turns.wake()
+    assert all(sleeper.is_alive() for sleeper in sleepers)
+    ready.set()
+    turns.wake()
+    for sleeper in sleepers:
+        sleeper.join(PATIENCE)
+        assert not sleeper.is_alive()
