@@ -14,9 +14,6 @@ from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.track import Track
 from unspool.sampling.plan import SamplePlan
 
-Entry = tuple[Branch, int]
-"""A row to draw from: the one after a branch's last token (node -1), or after one of its draft's nodes."""
-
 NO_TOKENS: Int32Array = np.empty(0, dtype=np.int32)
 
 
@@ -72,10 +69,12 @@ class StepBuilder:
         contexts: list[int] = []
         rows: list[int] = []
         exits: list[int] = []
+        early = False
         for branch in branches:
             for track in branch.tracks:
                 if track.home is not self.home or not track.run:
                     continue
+                early = early or track.exits is not None
                 first, count, start = len(tokens), len(track.run), track.start
                 tokens += track.run
                 slots += track.slots
@@ -91,18 +90,21 @@ class StepBuilder:
                 self._want(branch, track, first, rows, exits)
         if not tokens:
             return None
-        depth = self.home.backend.spec.num_layers
+        # The arrays are parts of one: for few tokens, making arrays would be most of the work.
+        count, runs, wanted = len(tokens), len(tables), len(rows)
+        whole = np.array([*tokens, *positions, *slots, *parents, *starts, *contexts, *rows], dtype=np.int32)
+        ends = 4 * count + runs + 1
         return StepBatch(
-            tokens=np.array(tokens, dtype=np.int32),
-            positions=np.array(positions, dtype=np.int32),
-            slots=np.array(slots, dtype=np.int32),
-            parents=np.array(parents, dtype=np.int32),
-            run_starts=np.array(starts, dtype=np.int32),
+            tokens=whole[:count],
+            positions=whole[count : 2 * count],
+            slots=whole[2 * count : 3 * count],
+            parents=whole[3 * count : 4 * count],
+            run_starts=whole[4 * count : ends],
             block_table=self._table_rows.of(tables),
-            context_lens=np.array(contexts, dtype=np.int32),
-            rows=np.array(rows, dtype=np.int32),
+            context_lens=whole[ends : ends + runs],
+            rows=whole[ends + runs : ends + runs + wanted],
             hidden_rows=NO_TOKENS,
-            exits=None if min(exits, default=depth) == depth else np.array(exits, dtype=np.int32),
+            exits=np.array(exits, dtype=np.int32) if early else None,
         )
 
     def _place(
@@ -121,19 +123,15 @@ class StepBuilder:
     def _want(self, branch: Branch, track: Track, first: int, rows: list[int], exits: list[int]) -> None:
         """The rows of a run that are wanted: of all its tokens, of the last one and its draft, or none."""
         end = first + len(track.run)
-        depth = self.home.backend.spec.num_layers
         if branch.request.read is not None:
             wanted: Sequence[int] = range(max(first, first + branch.read - track.start), end)
         elif not branch.row:
             return
         elif branch.drafted is None:
-            if track.exits is None:  # the usual case
-                rows.append(end - 1)
-                exits.append(depth)
-                return
             wanted = (end - 1,)
         else:
             wanted = range(end - 1 - len(branch.drafted.tree), end)
+        depth = self.home.backend.spec.num_layers
         for token in wanted:
             for layers in track.exits or (depth,):
                 rows.append(token)
@@ -146,22 +144,23 @@ class PlanBuilder:
     def __init__(self) -> None:
         self._branches: list[Branch] = []
         self._plan: SamplePlan | None = None
+        self._penalized = False
 
-    def build(self, entries: Sequence[Entry], rows: Sequence[int]) -> SamplePlan:
-        """Draw for each entry from the row of its number."""
-        branches = [branch for branch, _ in entries]
+    def build(self, branches: list[Branch], nodes: Sequence[int], rows: Sequence[int]) -> SamplePlan:
+        """Draw after each node of a branch's draft (-1: after its last token) from the row of that number."""
         plan = self._plan
         if plan is None or branches != self._branches:
             plan = self._plan = self._of(branches)
             self._branches = branches
-        plan.rows = np.array(rows, dtype=np.int32)
+            self._penalized = any(branch.history is not None for branch in branches)
         positions = [
-            len(b.request.prompt) + len(b.token_ids) if node < 0 else position_after(b, node)
-            for b, node in entries
+            len(branch.request.prompt) + len(branch.token_ids) if node < 0 else position_after(branch, node)
+            for branch, node in zip(branches, nodes, strict=True)
         ]
-        plan.positions = np.array(positions, dtype=np.int32)
-        if any(branch.history is not None for branch in branches):
-            self._set_histories(plan, entries)
+        whole = np.array([*rows, *positions], dtype=np.int32)
+        plan.rows, plan.positions = whole[: len(rows)], whole[len(rows) :]
+        if self._penalized:
+            self._set_histories(plan, branches, nodes)
         return plan
 
     def _of(self, branches: Sequence[Branch]) -> SamplePlan:
@@ -181,9 +180,9 @@ class PlanBuilder:
             num_logprobs=max(request.params.logprobs for request in requests),
         )
 
-    def _set_histories(self, plan: SamplePlan, entries: Sequence[Entry]) -> None:
+    def _set_histories(self, plan: SamplePlan, branches: Sequence[Branch], nodes: Sequence[int]) -> None:
         """Give the plan what each row's penalties see: the branch's tokens and the guesses before it."""
-        histories = [history_at(branch, node) for branch, node in entries]
+        histories = [history_at(branch, node) for branch, node in zip(branches, nodes, strict=True)]
         np.cumsum([len(history) for history in histories], out=plan.history_starts[1:])
         plan.history = np.concatenate(histories)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from unspool.engine.history import PenaltyHistory
@@ -18,6 +17,11 @@ if TYPE_CHECKING:
 
 class Detokenizer(Protocol):
     """Text from tokens as they come; never half a character."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the last pushed token's text may go on: part of a character is left."""
+        ...
 
     @property
     def starts(self) -> list[int]:
@@ -274,10 +278,7 @@ class Branch:
         count, starts = self.shown_tokens, self.detokenizer.starts
         while count < len(self.ends) and self.ends[count] <= safe and starts[count] < safe:
             count += 1
-        if count == len(self.ends) > self.shown_tokens:
-            data = self.tokenizer.token_bytes(self.token_ids[count - 1])
-            count -= codecs.utf_8_decode(data, "replace", False)[1] < len(data)
-        return count
+        return count - (self.shown_tokens < count == len(self.ends) and self.detokenizer.incomplete)
 
     def candidate(self) -> Candidate:
         """The finished branch as a result."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
 from unspool.backend.base import Float32Array, StepOutput
-from unspool.engine.batch import Entry, PlanBuilder, StepBuilder
+from unspool.engine.batch import PlanBuilder, StepBuilder
 from unspool.engine.branch import Branch
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.flight import Flight
@@ -21,14 +20,9 @@ NO_HIDDEN: Float32Array = np.empty((0, 0), dtype=np.float32)
 Outputs = Mapping[CachedBackend, StepOutput]
 
 
-class Drawn(NamedTuple):
-    """What came of one row."""
-
-    branch: Branch
-    node: int
-    """The node of the branch's draft that the row follows; -1: the branch's last token."""
-    token: int
-    figures: Figures
+Drawn = tuple[Branch, int, int, Figures]
+"""What came of one row: its branch, the node of the branch's draft that it follows (-1: the branch's last
+token), the token that was drawn, and its figures."""
 
 
 class Computer:
@@ -80,7 +74,8 @@ class Computer:
 
     def _draw(self, branches: Sequence[Branch], outputs: Outputs) -> list[Drawn]:
         """Draw from the rows of one track as they lie, and from combined ones."""
-        entries: list[Entry] = []
+        drawing: list[Branch] = []
+        nodes: list[int] = []
         rows: list[int] = []
         drawn: list[Drawn] = []
         for branch in branches:
@@ -92,14 +87,12 @@ class Computer:
                 drawn += self._draw_combined(branch, outputs)
             else:
                 first = branch.tracks[0].row
-                entries.append((branch, -1))
-                rows.append(first)
-                if branch.drafted is not None:
-                    for node in range(len(branch.drafted.tree)):
-                        entries.append((branch, node))
-                        rows.append(first + 1 + node)
-        if entries:
-            drawn += self._sample(self._plan, entries, rows, outputs[self.main])
+                count = 1 if branch.drafted is None else 1 + len(branch.drafted.tree)
+                drawing += [branch] * count
+                nodes += range(-1, count - 1)
+                rows += range(first, first + count)
+        if drawing:
+            drawn += self._sample(self._plan, drawing, nodes, rows, outputs[self.main])
         return drawn
 
     def _read(self, branch: Branch, outputs: Outputs) -> None:
@@ -133,9 +126,9 @@ class Computer:
             except Exception as error:  # a caller's own code
                 self.fail(branch.flight, error)
                 return []
-        entries = [(branch, node) for node in range(-1, nodes)]
+        count = 1 + nodes
         output = StepOutput(CombinedRows(np.stack(combined)), NO_HIDDEN)
-        return self._sample(self._combined_plan, entries, range(1 + nodes), output)
+        return self._sample(self._combined_plan, [branch] * count, range(-1, nodes), range(count), output)
 
     def _checked(self, row: object) -> Float32Array:
         """A combined row, if it is one. Raises ``ParameterError``."""
@@ -146,29 +139,27 @@ class Computer:
         raise ParameterError(f"a source must combine to one float32 row of {size}, not {what}")
 
     def _sample(
-        self, builder: PlanBuilder, entries: Sequence[Entry], rows: Sequence[int], output: StepOutput
+        self,
+        builder: PlanBuilder,
+        branches: list[Branch],
+        nodes: Sequence[int],
+        rows: Sequence[int],
+        output: StepOutput,
     ) -> list[Drawn]:
-        """Draw for each entry; requests whose row has no law end."""
-        plan = builder.build(entries, rows)
+        """Draw for each branch and node; requests whose row has no law end."""
+        plan = builder.build(branches, nodes, rows)
         began = perf_counter()
         results = self.main.backend.sample(output, plan)
         self.sample_seconds += perf_counter() - began
-        tokens = results.tokens.tolist()
-        drawn = [
-            Drawn(branch, node, token, figures)
-            for (branch, node), token, figures in zip(
-                entries, tokens, figures_of(results, entries), strict=True
-            )
-        ]
-        if not results.status.any():
-            return drawn
+        figures = figures_of(results, branches)
+        drawn = list(zip(branches, nodes, results.tokens.tolist(), figures, strict=True))
         statuses = results.status.tolist()
-        for (branch, node), status in zip(entries, statuses, strict=True):
+        if not any(statuses):
+            return drawn
+        for branch, node, status in zip(branches, nodes, statuses, strict=True):
             if status and node < 0:  # a guess's row may never be needed
                 self.fail(branch.flight, row_error(branch, RowStatus(status)))
-        return [
-            each for each, status in zip(drawn, statuses, strict=True) if not status and each.branch.growing
-        ]
+        return [row for row, status in zip(drawn, statuses, strict=True) if not status and row[0].growing]
 
 
 class CombinedRows:
@@ -192,10 +183,10 @@ def row_error(branch: Branch, status: RowStatus) -> RowError:
     )
 
 
-def figures_of(results: RowResults, entries: Sequence[Entry]) -> Iterator[Figures]:
+def figures_of(results: RowResults, branches: Sequence[Branch]) -> Iterator[Figures]:
     """Each row's figures as Python numbers; of alternatives, as many as its own request asked for."""
     if results.top_tokens.shape[1]:
-        wanted = [branch.request.params.logprobs for branch, _ in entries]
+        wanted = [branch.request.params.logprobs for branch in branches]
         top_rows = zip(results.top_tokens.tolist(), results.top_logprobs.tolist(), wanted, strict=True)
         tops = [tuple(zip(ids[:most], logprobs[:most], strict=True)) for ids, logprobs, most in top_rows]
     else:

@@ -264,7 +264,7 @@ class Engine:
     def _grow(self, drawn: list[Drawn]) -> None:
         """Let each request's strategy grow its branches."""
         now = perf_counter()
-        for flight, group in itertools.groupby(drawn, key=lambda row: row.branch.flight):
+        for flight, group in itertools.groupby(drawn, key=lambda row: row[0].flight):
             frontier = []
             for branch, node, token, figures in group:
                 if branch.drafted is not None:

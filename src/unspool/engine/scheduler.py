@@ -133,7 +133,7 @@ class Scheduler:
         prefill = min(prefill, max(1, self.step_tokens - decoding))
         if self._waiting or self._parked:
             beginning = self._start(prefill, beginning)
-        shares = prefill_shares(beginning, prefill)
+        shares = prefill_shares(beginning, prefill) if beginning else {}
         room, spare = self.step_tokens, self.step_tokens - decoding - sum(shares.values())
         planned = []
         for branch in tuple(self.running):

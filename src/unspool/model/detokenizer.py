@@ -34,6 +34,11 @@ class IncrementalDetokenizer:
         self.length = 0
         self.starts = []
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether part of a character is left over."""
+        return bool(self._pending)
+
     def push(self, token: int) -> str:
         """Take the next token; return the text that is complete now and was not before, perhaps none."""
         before = self._pending
