@@ -201,8 +201,7 @@ void sample_apart(const SampleTask& task, int n, const Kernels& kernels, Pool& p
   if (out_of_memory) throw std::bad_alloc();
 }
 
-// Zeroed rows of one array, and the pointers to fill them through: after a step, which leaves nothing in the caches,
-// a row of an array costs less than an array of its own.
+// Zeroed rows of one array, and the pointers to fill them through.
 template <class T>
 class Results {
  public:
@@ -212,8 +211,7 @@ class Results {
   }
 
   T* data(size_t row = 0) const { return data_ + columns_ * row; }
-  nb::object row(size_t i) const { return array_[i]; }
-  nb::object whole() const { return array_; }
+  const nb::object& array() const { return array_; }
 
  private:
   size_t columns_;
@@ -261,8 +259,7 @@ nb::tuple sample(Pool& pool, const std::string& instruction_set, Logits logits, 
     if (n == 1) sample_together(task, kernels_of_set, pool);
     if (n > 1) sample_apart(task, static_cast<int>(n), kernels_of_set, pool);
   }
-  return nb::make_tuple(integers.row(0), integers.row(1), figures.row(0), figures.row(1), integers.row(2),
-                        figures.row(2), integers.row(3), top_tokens.whole(), top_logprobs.whole());
+  return nb::make_tuple(integers.array(), figures.array(), top_tokens.array(), top_logprobs.array());
 }
 
 }  // namespace

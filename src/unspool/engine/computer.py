@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -151,9 +151,11 @@ class Computer:
         began = perf_counter()
         results = self.main.backend.sample(output, plan)
         self.sample_seconds += perf_counter() - began
-        figures = figures_of(results, branches)
-        drawn = list(zip(branches, nodes, results.tokens.tolist(), figures, strict=True))
-        statuses = results.status.tolist()
+        tokens, statuses, ranks, kept = results.integers.tolist()
+        logprobs, processed, entropies = results.figures.tolist()
+        tops = alternatives(results, branches)
+        figures = zip(logprobs, processed, ranks, entropies, kept, tops, strict=True)
+        drawn = list(zip(branches, nodes, tokens, figures, strict=True))
         if not any(statuses):
             return drawn
         for branch, node, status in zip(branches, nodes, statuses, strict=True):
@@ -183,20 +185,10 @@ def row_error(branch: Branch, status: RowStatus) -> RowError:
     )
 
 
-def figures_of(results: RowResults, branches: Sequence[Branch]) -> Iterator[Figures]:
-    """Each row's figures as Python numbers; of alternatives, as many as its own request asked for."""
-    if results.top_tokens.shape[1]:
-        wanted = [branch.request.params.logprobs for branch in branches]
-        top_rows = zip(results.top_tokens.tolist(), results.top_logprobs.tolist(), wanted, strict=True)
-        tops = [tuple(zip(ids[:most], logprobs[:most], strict=True)) for ids, logprobs, most in top_rows]
-    else:
-        tops = [()] * len(results.tokens)
-    return zip(
-        results.logprobs.tolist(),
-        results.processed_logprobs.tolist(),
-        results.ranks.tolist(),
-        results.entropies.tolist(),
-        results.kept.tolist(),
-        tops,
-        strict=True,
-    )
+def alternatives(results: RowResults, branches: Sequence[Branch]) -> Sequence[tuple[tuple[int, float], ...]]:
+    """The most probable tokens of each row, with log-probabilities: as many as its own request asked for."""
+    if results.top_tokens.shape[1] == 0:
+        return [()] * len(branches)
+    wanted = [branch.request.params.logprobs for branch in branches]
+    rows = zip(results.top_tokens.tolist(), results.top_logprobs.tolist(), wanted, strict=True)
+    return [tuple(zip(ids[:most], logprobs[:most], strict=True)) for ids, logprobs, most in rows]
