@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from unspool.engine.aio import EngineThread
 from unspool.engine.stats import EngineStats
-from unspool.errors import ParameterError
+from unspool.errors import ParameterError, shown
 from unspool.llm import LLM, Message, is_one_prompt, one_params, with_dropped
 from unspool.params import SamplingParams, Settings
 from unspool.results import Chunk
+
+MAX_CHUNK_SECONDS = 60.0
 
 if TYPE_CHECKING:
     from unspool.model.tokenizer import Tokenizer
@@ -30,6 +32,9 @@ class AsyncLLM:
                 print(chunk, end="", flush=True)
 
     model: as for ``LLM``, or an ``LLM``, whose other callers' requests are then computed along with these.
+    chunk_seconds: how many seconds of a stream make one chunk at least, after the first; 0 to 60. Waking the
+        event loop costs some of a fast step: where tokens come faster than that, a chunk holds several. 0 is
+        a chunk for every step.
     The other arguments are those of ``LLM``. Tokens are the same as those of an ``LLM``.
 
     Close it, or use it as an asynchronous context manager: the thread ends, and requests under way with it.
@@ -44,7 +49,12 @@ class AsyncLLM:
         cache_memory: int | None = None,
         step_tokens: int | None = None,
         prefix_cache: bool = True,
+        chunk_seconds: float = 0.005,
     ) -> None:
+        if not 0 <= chunk_seconds <= MAX_CHUNK_SECONDS:
+            raise ParameterError(
+                f"chunk_seconds must be a number from 0 to {MAX_CHUNK_SECONDS:g}, not {shown(chunk_seconds)}"
+            )
         if isinstance(model, LLM):
             given = (threads, cache_tokens, cache_memory, step_tokens)
             if given != (None,) * 4 or not prefix_cache:
@@ -61,7 +71,7 @@ class AsyncLLM:
                 step_tokens=step_tokens,
                 prefix_cache=prefix_cache,
             )
-        self._thread = EngineThread(self.llm.engine)
+        self._thread = EngineThread(self.llm.engine, float(chunk_seconds))
         weakref.finalize(self, self._thread.stop).atexit = False  # where nobody closed it
 
     def __repr__(self) -> str:

@@ -337,8 +337,8 @@ class LLM:
     ) -> list[Generation] | list[Generation | UnspoolError]:
         """The results of requests, in their order."""
         engine = self.engine
-        flights = [engine.submit(request) for request in requests]
-        left = list(reversed(flights))
+        flights: list[Flight] = []
+        left: list[Flight] = []
 
         def done() -> bool:
             while left and left[-1].done and (return_exceptions or left[-1].error is None):
@@ -346,6 +346,9 @@ class LLM:
             return not left or (left[-1].done and not return_exceptions)
 
         try:
+            for request in requests:
+                flights.append(engine.submit(request))
+            left.extend(reversed(flights))
             with progress_of(flights, progress) as each_step:
                 engine.drive(done, each_step)
         finally:

@@ -264,3 +264,16 @@ def test_samples_take_turns_in_a_cache_of_one_sequence_where_the_prompt_ends_wit
     roomy = generate(make_engine(), prompt, **asked)
     tight = generate(make_engine(num_blocks=prompt_tokens // 16 + 1), prompt, **asked)
     assert tight.candidates == roomy.candidates
+
+
+def test_what_came_of_a_stream_that_lost_its_place_is_not_held_back() -> None:
+    engine = make_engine(num_blocks=6)
+    settings = SamplingParams(seed=1, max_tokens=55, ignore_eos=True)
+    first = engine.submit(engine.prepare(PROMPT, settings))
+    stream = engine.submit(engine.prepare(PROMPT[:3], settings), streaming=True, interval=1e9)
+    engine.drive(lambda: stream.preemptions > 0)
+    assert not first.done
+    assert not stream.branches[0].running
+    shown = [token for chunk in stream.outbox for token in chunk.tokens]
+    assert len(shown) == stream.branches[0].final > 1
+    run(engine, [first, stream])

@@ -56,7 +56,7 @@ def paced(path: Path, **options: Any) -> tuple[LLM, Paced]:
 
 @pytest.fixture
 def shared(tiny_path: Path) -> Iterator[AsyncLLM]:
-    made = AsyncLLM(tiny_path, threads=1, cache_tokens=1024)
+    made = AsyncLLM(tiny_path, threads=1, cache_tokens=1024, chunk_seconds=0)
     yield made
     made.close()
 
@@ -217,6 +217,26 @@ def test_a_task_cancelled_at_any_point_frees_its_cache_and_others_go_on(
     now = shared.stats()
     assert (now.finished, now.failed) == (1, 0)
     assert now.cancelled == (turns > 0)
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_a_chunk_holds_what_came_within_its_time(tiny_path: Path, seconds: float) -> None:
+    async def main() -> list[Chunk]:
+        async with AsyncLLM(tiny_path, threads=1, chunk_seconds=seconds) as engine:
+            return [chunk async for chunk in engine.generate("x", seed=2, max_tokens=30, ignore_eos=True)]
+
+    chunks = run(main())
+    assert chunks[-1].generation is not None
+    candidate = chunks[-1].generation.candidates[0]
+    assert "".join(chunk.text for chunk in chunks) == candidate.text
+    assert [token for chunk in chunks for token in chunk.tokens] == candidate.tokens
+    assert len(chunks) == 2 if seconds else len(chunks) > 2
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), 61])
+def test_a_time_for_chunks_out_of_range_is_refused(tiny_path: Path, seconds: float) -> None:
+    with pytest.raises(ParameterError, match=r"chunk_seconds must be a number from 0 to 60"):
+        AsyncLLM(tiny_path, chunk_seconds=seconds)
 
 
 @pytest.mark.parametrize("chunks", [0, 1, 2, 40])

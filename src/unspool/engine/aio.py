@@ -18,11 +18,14 @@ from unspool.results import Chunk
 class EngineThread:
     """A thread that drives an engine while there is anything to compute, and sleeps while there is not.
 
+    interval: how many seconds of a stream make one event at least.
+
     It starts with the first request. It does not keep the interpreter from ending.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, interval: float) -> None:
         self.engine = engine
+        self.interval = interval
         self._closing = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -93,7 +96,7 @@ class EngineThread:
         with self._starting:  # either ``close`` comes first and this raises, or the thread ends the request
             if self._closing:
                 raise UnspoolError("the AsyncLLM is closed")
-            flight = self.engine.submit(request, streaming=True, on_event=on_event)
+            flight = self.engine.submit(request, streaming=True, on_event=on_event, interval=self.interval)
             self._flights.add(flight)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="unspool-engine", daemon=True)

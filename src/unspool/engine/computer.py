@@ -153,7 +153,7 @@ class Computer:
         self.sample_seconds += perf_counter() - began
         tokens, statuses, ranks, kept = results.integers.tolist()
         logprobs, processed, entropies = results.figures.tolist()
-        tops = alternatives(results, branches)
+        tops = alternatives(results, branches) if plan.num_logprobs else [()] * len(branches)
         figures = zip(logprobs, processed, ranks, entropies, kept, tops, strict=True)
         drawn = list(zip(branches, nodes, tokens, figures, strict=True))
         if not any(statuses):
@@ -187,8 +187,6 @@ def row_error(branch: Branch, status: RowStatus) -> RowError:
 
 def alternatives(results: RowResults, branches: Sequence[Branch]) -> Sequence[tuple[tuple[int, float], ...]]:
     """The most probable tokens of each row, with log-probabilities: as many as its own request asked for."""
-    if results.top_tokens.shape[1] == 0:
-        return [()] * len(branches)
     wanted = [branch.request.params.logprobs for branch in branches]
     rows = zip(results.top_tokens.tolist(), results.top_logprobs.tolist(), wanted, strict=True)
     return [tuple(zip(ids[:most], logprobs[:most], strict=True)) for ids, logprobs, most in rows]

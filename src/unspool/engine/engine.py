@@ -89,6 +89,8 @@ class Engine:
         self._process = os.getpid()
         self._turns = Turns()
         self._growing: Flight | None = None
+        self._late: dict[Flight, None] = {}
+        """Streams with tokens that have not been put out yet."""
 
     def prepare(
         self,
@@ -118,14 +120,20 @@ class Engine:
         return prepare_reading(token_ids, read, self.limits)
 
     def submit(
-        self, request: Request, *, streaming: bool = False, on_event: Callable[[], None] | None = None
+        self,
+        request: Request,
+        *,
+        streaming: bool = False,
+        on_event: Callable[[], None] | None = None,
+        interval: float = 0.0,
     ) -> Flight:
         """Let a request take part in the steps to come; returns at once. See ``Flight``.
 
         Raises ``UnspoolError`` in a process that was forked from the one that made the engine.
         """
         self.check_process()
-        flight = Flight(request, next(self._numbers), streaming=streaming, on_event=on_event)
+        number = next(self._numbers)
+        flight = Flight(request, number, streaming=streaming, on_event=on_event, interval=interval)
         self._inbox.append(flight)
         self.wake()
         return flight
@@ -260,6 +268,8 @@ class Engine:
                     "together: give a larger cache_tokens or cache_memory"
                 ),
             )
+        elif not self.scheduler.idle:
+            raise UnspoolError("no request runs, and none of those that wait can start")
 
     def _grow(self, drawn: list[Drawn]) -> None:
         """Let each request's strategy grow its branches."""
@@ -280,7 +290,8 @@ class Engine:
 
     def _finish_step(self, planned: list[Branch]) -> None:
         """Settle what this step's growth left in the caches, and tell who waits."""
-        flights = dict.fromkeys(branch.flight for branch in planned)
+        now = perf_counter()
+        flights = dict.fromkeys([branch.flight for branch in planned])
         for branch in planned:
             if branch.drafted is not None:
                 keep_path(branch)
@@ -296,8 +307,14 @@ class Engine:
                 self.scheduler.queue(b for b in flight.branches if b.growing and not b.running)
             if flight.request.strategy.together or flight.forks:
                 self._follow_forks(flight)
-            if not flight.done:
-                self._publish(flight)
+            if flight.done:
+                continue
+            if flight.due <= now or flight.ended:
+                self._publish(flight, now)
+            elif flight.streaming:
+                self._late[flight] = None
+        for flight in [late for late in self._late if late not in flights]:
+            self._publish(flight, now)  # it did not run, and may not for a while
 
     def _follow_forks(self, flight: Flight) -> None:
         """Give this step's forks their places, and free what ended without having been planned."""
@@ -313,12 +330,13 @@ class Engine:
             else:
                 self.scheduler.queue([branch])
 
-    def _publish(self, flight: Flight) -> None:
-        """Put out what a flight has come to, and let go of one that is done."""
+    def _publish(self, flight: Flight, now: float) -> None:
+        """Put out what a flight has come to, and let go of one that has ended."""
+        self._late.pop(flight, None)
         self._growing = flight
         try:
             ended = flight.ended
-            news = flight.publish(ended)
+            news = flight.publish(ended, now)
             if ended:
                 self._flights.pop(flight, None)
                 self.meter.finished += 1
@@ -343,6 +361,7 @@ class Engine:
             self.scheduler.remove(branch)
         flight.fail(error)
         self._flights.pop(flight, None)
+        self._late.pop(flight, None)
 
     def _recover(self) -> None:
         """After an interrupted step: compute everything again but the request that was growing."""
@@ -361,7 +380,7 @@ class Engine:
             if flight.error is not None:
                 self._end(flight, flight.error)
             elif not flight.growing:
-                self._publish(flight)
+                self._publish(flight, perf_counter())
 
     def check_process(self) -> None:
         """Raise ``UnspoolError`` in a process that was forked from the one that made the engine."""

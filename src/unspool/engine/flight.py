@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ class Flight:
     number: which request of its engine this is, from 1: what errors call it.
     streaming: whether chunks are wanted.
     on_event: called by the driver when there is a new chunk, and at the end.
+    interval: how many seconds of a stream make one chunk at least; 0 is a chunk for every step.
     """
 
     def __init__(
@@ -33,11 +35,15 @@ class Flight:
         *,
         streaming: bool = False,
         on_event: Callable[[], None] | None = None,
+        interval: float = 0.0,
     ) -> None:
         self.request = request
         self.number = number
         self.streaming = streaming
         self.on_event = on_event
+        self.interval = interval
+        self.due = 0.0 if streaming else math.inf
+        """When the next chunk is."""
         self.branches: list[Branch] = []
         """Those that grow, and those that are results."""
         self.outbox: deque[Chunk] = deque()
@@ -121,9 +127,11 @@ class Flight:
     @property
     def ended(self) -> bool:
         """Whether all its branches have."""
+        if self.branches and self.branches[-1].growing:
+            return False
         return not any(branch.growing for branch in self.branches)
 
-    def publish(self, ended: bool) -> bool:
+    def publish(self, ended: bool, now: float) -> bool:
         """Put out what has become certain; whether the caller is to be told of it.
 
         ended: whether all branches have.
@@ -133,6 +141,8 @@ class Flight:
         chunks = [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
         if ended and chunks:
             chunks[-1] = replace(chunks[-1], generation=self.generation())
+        if chunks:
+            self.due = now + self.interval
         self.outbox.extend(chunks)
         return ended or bool(chunks)
 
