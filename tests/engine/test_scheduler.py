@@ -15,7 +15,7 @@ from unspool.backend.base import StepBatch, StepOutput
 from unspool.cache import BLOCK_SIZE, BlockPool, blocks_for_tokens
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
-from unspool.engine.scheduler import PREFILL_TOKENS, prefill_share
+from unspool.engine.prefill import PREFILL_TOKENS, prefill_share
 from unspool.errors import ContextLengthError
 from unspool.params import SamplingParams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from time import perf_counter
 
 from unspool.cache import BLOCK_SIZE, blocks_for_tokens
@@ -12,47 +12,16 @@ from unspool.engine.branch import Branch
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.drafted import Drafted
 from unspool.engine.flight import Flight
+from unspool.engine.prefill import PREFILL_TOKENS, context_weight, prefill_share, prefill_shares
 from unspool.engine.request import check_ids
 from unspool.engine.track import Track
 from unspool.errors import ParameterError, shown
 from unspool.speculate.draft import DraftTree, Proposer
 
-PREFILL_TOKENS = 256
-"""The most prompt tokens of a step."""
 MOST_BEGINNING = 8
 """How many prompts are computed side by side, where the first ones would fill the steps alone."""
 READ_TOKENS = 64
 """The most tokens of a run all of whose rows are read: logits take vocabulary * 4 bytes each."""
-
-
-def prefill_share(decoding: int) -> int:
-    """Prompt tokens that may share a step with ``decoding`` branches some of which are streamed.
-
-    A step costs about a + b * tokens, with a some 7 b where its time is that of reading the weights. With
-    8 + 1.5 D prompt tokens a + b * (D + 8 + 1.5 D) stays under 2.5 times a + b * D: a long prompt takes as
-    many more steps, and no branch's next token comes much later. Where nobody sees tokens come, prompts are
-    computed first, so that the most branches share each step.
-    """
-    return min(PREFILL_TOKENS, 8 + 3 * decoding // 2)
-
-
-def prefill_shares(beginning: Sequence[Branch], prefill: int) -> dict[Branch, int]:
-    """How many of a step's ``prefill`` tokens each branch gets whose prompt is being computed.
-
-    Half goes to the first that came, so that it gets on whoever else comes; half to the shortest, so that a
-    few words do not wait behind pages. What these leave goes to the others in order.
-    """
-    left = {branch: branch.pending() for branch in beginning}
-    shares = dict.fromkeys(beginning, 0)
-    if len(beginning) > 1:
-        shortest = min(beginning[1:], key=left.__getitem__)
-        shares[shortest] = min(left[shortest], prefill // 2)
-        prefill -= shares[shortest]
-    for branch in beginning:
-        more = min(left[branch] - shares[branch], prefill)
-        shares[branch] += more
-        prefill -= more
-    return shares
 
 
 class Scheduler:
@@ -68,6 +37,7 @@ class Scheduler:
     def __init__(self, homes: Iterable[CachedBackend], step_tokens: int) -> None:
         self.homes = list(homes)
         self.step_tokens = step_tokens
+        self._context_weight = context_weight(self.homes[0].backend.spec)
         self.running: list[Branch] = []
         """In their order."""
         self.faults: list[tuple[Flight, Exception]] = []
@@ -129,11 +99,13 @@ class Scheduler:
                 watched = watched or branch.flight.streaming
             elif count > 0:
                 beginning.append(branch)
+        # Where nobody sees tokens come, prompts go first, so that the most branches share each step.
         prefill = prefill_share(decoding) if watched else PREFILL_TOKENS
         prefill = min(prefill, max(1, self.step_tokens - decoding))
         if self._waiting or self._parked:
             beginning = self._start(prefill, beginning)
-        shares = prefill_shares(beginning, prefill) if beginning else {}
+        weight = self._context_weight if watched else 0.0
+        shares = prefill_shares(beginning, prefill, weight) if beginning else {}
         room, spare = self.step_tokens, self.step_tokens - decoding - sum(shares.values())
         planned = []
         for branch in tuple(self.running):
