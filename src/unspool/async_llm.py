@@ -49,7 +49,7 @@ class AsyncLLM:
         cache_memory: int | None = None,
         step_tokens: int | None = None,
         prefix_cache: bool = True,
-        chunk_seconds: float = 0.005,
+        chunk_seconds: float = 0.003,
     ) -> None:
         if not 0 <= chunk_seconds <= MAX_CHUNK_SECONDS:
             raise ParameterError(

@@ -266,3 +266,14 @@ def test_public_names_are_there() -> None:
         assert getattr(unspool, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
         _ = unspool.nothing
+
+
+def test_scores_are_the_same_with_a_warm_cache(tiny_path: Path) -> None:
+    text = list(range(3, 80))
+    with LLM(tiny_path, threads=1) as warm, LLM(tiny_path, threads=1, prefix_cache=False) as cold:
+        expected, rows = cold.score(text), cold.logits(text)
+        for _ in range(2):
+            assert warm.generate(text, max_tokens=2, seed=1).candidates
+            assert warm.score(text) == expected
+            assert warm.logits(text).tobytes() == rows.tobytes()
+        assert warm.generate(text, max_tokens=2, seed=1).usage.cached_tokens == 64
