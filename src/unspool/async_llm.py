@@ -51,10 +51,7 @@ class AsyncLLM:
         prefix_cache: bool = True,
         chunk_seconds: float = 0.003,
     ) -> None:
-        if not 0 <= chunk_seconds <= MAX_CHUNK_SECONDS:
-            raise ParameterError(
-                f"chunk_seconds must be a number from 0 to {MAX_CHUNK_SECONDS:g}, not {shown(chunk_seconds)}"
-            )
+        check_chunk_seconds(chunk_seconds)
         if isinstance(model, LLM):
             given = (threads, cache_tokens, cache_memory, step_tokens)
             if given != (None,) * 4 or not prefix_cache:
@@ -89,7 +86,7 @@ class AsyncLLM:
         return self.llm.tokenizer
 
     def stats(self) -> EngineStats:
-        """How many requests run and wait, how full the cache is, how fast it goes."""
+        """How many requests run and wait, how full the cache is, how fast it goes: after this step."""
         return self.llm.stats()
 
     def close(self) -> None:
@@ -124,6 +121,15 @@ class AsyncLLM:
         params = SamplingParams.of(params, settings)
         request, dropped = self.llm.prepare_chat(messages, params, continue_final_message)
         return chat_events(self._thread.events(request, self), dropped)
+
+
+def check_chunk_seconds(value: object) -> None:
+    """Raise ``ParameterError`` for what is no number of seconds from 0 to 60."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_CHUNK_SECONDS:
+        return
+    raise ParameterError(
+        f"chunk_seconds must be a number from 0 to {MAX_CHUNK_SECONDS:g}, not {shown(value)}"
+    )
 
 
 async def chat_events(events: AsyncGenerator[Chunk, None], dropped: int) -> AsyncGenerator[Chunk, None]:

@@ -19,7 +19,7 @@ def progress_of(
     """Gives a function to call after each step, or None where no bar is drawn.
 
     wanted: ``None`` draws one where there are several requests and standard error is a terminal; ``True``
-        also where it is none.
+        also where it is none. One request alone has no bar.
     """
     if wanted is None:  # not as Rich would tell: FORCE_COLOR makes no terminal of a file
         wanted = sys.stderr is not None and sys.stderr.isatty()
@@ -27,10 +27,9 @@ def progress_of(
         yield None
         return
     from rich.console import Console
-
-    console = Console(stderr=True, force_terminal=True)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True, force_terminal=True)
     columns = (
         TextColumn("generating"),
         BarColumn(),

@@ -175,14 +175,6 @@ def test_a_shortened_table_goes_on_in_its_own_last_block() -> None:
         assert table.next_slot() == own
 
 
-def test_an_empty_table_outlives_a_reset() -> None:
-    pool = BlockPool(1)
-    table = BlockTable(pool)
-    pool.reset()
-    table.append(1)
-    assert table.next_slot() == 1
-
-
 def test_misuse_is_an_error() -> None:
     with pytest.raises(ParameterError):
         BlockPool(0)

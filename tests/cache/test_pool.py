@@ -77,18 +77,6 @@ class PoolMachine(RuleBasedStateMachine):
         self.kept.remove(block)
         self.idle = [b for b in self.idle if b != block]
 
-    @rule()
-    def forget_all(self) -> None:
-        self.pool.forget_all()
-        assert sorted(self._evictions()) == sorted(self.kept)
-        self.kept, self.idle = set(), []
-
-    @rule()
-    def reset(self) -> None:
-        self.pool.reset()
-        assert sorted(self._evictions()) == sorted(self.kept)
-        self._as_new()
-
     def _evictions(self) -> list[int]:
         evicted = self.evicted.copy()
         self.evicted.clear()

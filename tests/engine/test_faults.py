@@ -388,7 +388,7 @@ def interrupted(lines: Lines) -> int:
         flights.append(ask(engine, prompt, on_event=telling(kind), **options_of(kind)))
     beam = ask(engine, PROMPT, strategy=Beam(2, 7), max_tokens=7, logprobs=2, ignore_eos=True)
     nan = Source(GUIDED.tracks, nan_after(3))
-    bad = ask(engine, PROMPT, source=nan, on_event=telling(100), seed=1, ignore_eos=True)
+    bad = ask(engine, PROMPT, source=nan, on_event=telling(100), seed=1, max_tokens=40, ignore_eos=True)
     cancelled = ask(engine, clean(50, 6), max_tokens=40, n=3, on_event=telling(101))
     cancelled_at, steps, interrupts = 4, 0, 0
     while engine.busy:

@@ -50,7 +50,7 @@ def recount(engine: Engine, flights: Sequence[Flight], cancelled: int) -> None:
     tables = [track.table for branch in branches for track in branch.tracks]
     held = {int(block) for table in tables for block in table.blocks}
     filled = {(int(t.blocks[i // BLOCK_SIZE]), i % BLOCK_SIZE) for t in tables for i in range(t.length)}
-    waits = [b for b in branches if b.growing and not b.running and (b.index == 0 or b.flight.spread)]
+    waits = [b for b in branches if b.growing and not b.running and (b.index == 0 or b.flight.all_begun)]
     assert now.running == sum(branch.running for branch in branches)
     assert now.waiting == len(waits)
     assert now.requests == sum(not flight.done for flight in begun)
@@ -193,8 +193,8 @@ def test_a_request_alone_is_timed_step_by_step(clock: Clock) -> None:
     assert (timing.queue_seconds, timing.prefill_seconds, timing.time_to_first_token) == (5, 3, 8)
     assert (timing.decode_seconds, timing.drawn_tokens, timing.decoded_tokens) == (5, 6, 5)
     assert timing.tokens_per_second == 1
-    spread = timing.between_tokens
-    assert (spread.p50, spread.p99, spread.largest) == (1, 1, 1)
+    all_begun = timing.between_tokens
+    assert (all_begun.p50, all_begun.p99, all_begun.largest) == (1, 1, 1)
     assert timing.preemptions == 0
 
 

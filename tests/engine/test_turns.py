@@ -216,3 +216,14 @@ def test_sleepers_wake_when_they_are_told() -> None:
     for sleeper in sleepers:
         sleeper.join(PATIENCE)
         assert not sleeper.is_alive()
+
+
+def test_work_that_comes_after_a_step_has_looked_is_no_reason_to_give_up() -> None:
+    turns, looks, steps = Turns(), iter([True, False]), []
+
+    def step() -> bool:
+        steps.append(1)
+        return len(steps) > 1
+
+    turns.drive(step, lambda: len(steps) > 1, None, lambda: next(looks))
+    assert len(steps) == 2

@@ -47,7 +47,7 @@ class BlockPool:
         it may where it is the only holder.
         """
         self.on_evict: Callable[[int], None] | None = None
-        """Called with a kept block whose mark is gone: handed out to another use, or forgotten."""
+        """Called with a kept block whose mark is gone: handed out to another use, or to be written over."""
         self._free = list(range(num_blocks - 1, -1, -1))
         self._kept: set[int] = set()
         self._idle: OrderedDict[int, None] = OrderedDict()  # kept and without references, oldest first
@@ -123,14 +123,3 @@ class BlockPool:
             self._free.append(block)
         if self.on_evict is not None:
             self.on_evict(block)
-
-    def forget_all(self) -> None:
-        """Drop every kept mark: a pool without holders is as new."""
-        for block in list(self._kept):
-            self.forget(block)
-
-    def reset(self) -> None:
-        """As new, whoever held what: for when every table is thrown away, to be used no more."""
-        self.forget_all()
-        self.holders[:] = [0] * self.num_blocks  # in place: tables hold this list
-        self._free = list(range(self.num_blocks - 1, -1, -1))

@@ -143,12 +143,6 @@ class PrefixCache:
         if digest in self._pending:
             self._settle(digest)
 
-    def clear(self) -> None:
-        """Forget every block and every pending digest."""
-        self._pending.clear()
-        self._begun.clear()
-        self._pool.forget_all()
-
     def begin(self, digests: Iterable[bytes], owner: object) -> None:
         """Mark digests as about to be computed by ``owner``; skips those pending or cached already."""
         for digest in digests:
@@ -161,9 +155,9 @@ class PrefixCache:
         for digest in self._begun.pop(id(owner), ()):
             del self._pending[digest]
 
-    def is_pending(self, digest: bytes) -> bool:
-        """Whether a running prompt is about to compute the block of ``digest``."""
-        return digest in self._pending
+    def owner(self, digest: bytes) -> object | None:
+        """Who is about to compute the block of ``digest``; ``None`` where nobody is."""
+        return self._pending.get(digest)
 
     def _settle(self, digest: bytes) -> None:
         """Take one digest out of the pending ones, and an owner out with its last."""

@@ -117,7 +117,7 @@ class StepBuilder:
         parents += range(first, first + plain - 1)
         if branch.drafted is not None:
             last = first + plain - 1
-            positions += [track.start + plain - 1 + depth for depth in branch.drafted.tree.depths()]
+            positions += [track.start + plain - 1 + depth for depth in branch.drafted.depths]
             parents += [last + 1 + parent for parent in branch.drafted.tree.parents]
 
     def _want(self, branch: Branch, track: Track, first: int, rows: list[int], exits: list[int]) -> None:
@@ -142,24 +142,22 @@ class PlanBuilder:
     """Makes the plan of sampling a step's rows; what only depends on which branches draw is kept."""
 
     def __init__(self) -> None:
-        self._branches: list[Branch] = []
-        self._plan: SamplePlan | None = None
-        self._penalized = False
+        self._kept: tuple[list[Branch], SamplePlan, bool] | None = None  # one value, whole at any interrupt
 
     def build(self, branches: list[Branch], nodes: Sequence[int], rows: Sequence[int]) -> SamplePlan:
         """Draw after each node of a branch's draft (-1: after its last token) from the row of that number."""
-        plan = self._plan
-        if plan is None or branches != self._branches:
-            plan = self._plan = self._of(branches)
-            self._branches = branches
-            self._penalized = any(branch.history is not None for branch in branches)
+        if self._kept is None or self._kept[0] != branches:
+            self._kept = (branches, self._of(branches), any(b.history is not None for b in branches))
+        _, plan, penalized = self._kept
         positions = [
-            len(branch.request.prompt) + len(branch.token_ids) if node < 0 else position_after(branch, node)
+            branch.position
+            if node < 0 or branch.drafted is None
+            else branch.position + branch.drafted.depths[node]
             for branch, node in zip(branches, nodes, strict=True)
         ]
         whole = np.array([*rows, *positions], dtype=np.int32)
         plan.rows, plan.positions = whole[: len(rows)], whole[len(rows) :]
-        if self._penalized:
+        if penalized:
             self._set_histories(plan, branches, nodes)
         return plan
 
@@ -185,12 +183,6 @@ class PlanBuilder:
         histories = [history_at(branch, node) for branch, node in zip(branches, nodes, strict=True)]
         np.cumsum([len(history) for history in histories], out=plan.history_starts[1:])
         plan.history = np.concatenate(histories)
-
-
-def position_after(branch: Branch, node: int) -> int:
-    """The position of the token after a draft's node."""
-    assert branch.drafted is not None
-    return len(branch.request.prompt) + len(branch.token_ids) + branch.drafted.tree.depths()[node]
 
 
 def history_at(branch: Branch, node: int) -> npt.NDArray[np.int32]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from unspool.engine.history import PenaltyHistory
+from unspool.engine.request import Request
 from unspool.engine.stop import StopMatcher
 from unspool.engine.track import Track
 from unspool.results import Alternative, Candidate, Chunk, FinishReason, Token
@@ -107,6 +108,7 @@ class Branch:
         tracks: list[Track],
         detokenizer: Detokenizer,
         tokenizer: TokenTexts,
+        history: PenaltyHistory | None,
     ) -> None:
         request = flight.request
         self.flight = flight
@@ -118,9 +120,7 @@ class Branch:
         self.tokenizer = tokenizer
         self.detokenizer = detokenizer
         self.matcher = StopMatcher(request.stops) if request.stops is not None else None
-        scope = request.params.penalty_scope or "output"
-        penalized = request.params.repetition_penalty not in (None, 1.0)
-        self.history = PenaltyHistory(scope, request.prompt) if penalized else None
+        self.history = history
         self.token_ids: list[int] = []
         self.figures: list[Figures] = []
         self.pieces: list[str] = []
@@ -145,9 +145,14 @@ class Branch:
         return self.token_ids if self.final == len(self.token_ids) else self.token_ids[: self.final]
 
     @property
+    def position(self) -> int:
+        """The position of its next token."""
+        return len(self.request.prompt) + len(self.token_ids)
+
+    @property
     def rows(self) -> int:
         """How many rows its tracks give for one token."""
-        return sum(1 if track.exits is None else len(track.exits) for track in self.tracks)
+        return sum(track.rows for track in self.tracks)
 
     def pending(self) -> int:
         """How many tokens are not computed yet, over its tracks."""
@@ -190,9 +195,9 @@ class Branch:
     def fork(self, index: int) -> Branch:
         """A branch of the same tokens, text and rules, which shares every block."""
         tracks = [track.fork() for track in self.tracks]
-        twin = Branch(self.flight, index, tracks, self.detokenizer.fork(), self.tokenizer)
+        history = None if self.history is None else self.history.fork()
+        twin = Branch(self.flight, index, tracks, self.detokenizer.fork(), self.tokenizer, history)
         twin.matcher = None if self.matcher is None else self.matcher.fork()
-        twin.history = None if self.history is None else self.history.fork()
         for name in ("token_ids", "figures", "pieces", "ends", "times"):
             setattr(twin, name, getattr(self, name).copy())
         twin.final, twin.running = self.final, self.running
@@ -282,12 +287,19 @@ class Branch:
 
     def candidate(self) -> Candidate:
         """The finished branch as a result."""
-        reason: FinishReason | Literal["length"] = self.finish_reason or "length"
+        assert self.finish_reason is not None
         return Candidate(
             index=self.index,
             text=self.text(),
             token_ids=self.token_ids[: self.kept],
             tokens=self.tokens(0, self.kept),
-            finish_reason=reason,
+            finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
+
+
+def history_of(request: Request) -> PenaltyHistory | None:
+    """What the penalties of a request's branches see at first; ``None`` where no penalty is on."""
+    if request.params.repetition_penalty in (None, 1.0):
+        return None
+    return PenaltyHistory(request.params.penalty_scope or "output", request.prompt)

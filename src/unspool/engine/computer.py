@@ -118,9 +118,8 @@ class Computer:
         for at in range(1 + nodes):
             rows = []
             for track in branch.tracks:
-                count = len(track.exits or (0,))
-                first = track.row + at * count
-                rows.append(outputs[track.home].logits.numpy()[first : first + count])
+                first = track.row + at * track.rows
+                rows.append(outputs[track.home].logits.numpy()[first : first + track.rows])
             try:
                 combined.append(self._checked(source.combine(np.concatenate(rows))))
             except Exception as error:  # a caller's own code

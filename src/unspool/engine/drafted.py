@@ -12,12 +12,14 @@ class Drafted:
     node: the guess that the branch's last token was, -1 for the token that the draft follows, ``None`` where
         the branch has left the tree.
     path: the guesses that the branch said, in order, and whose rows it has used.
+    depths: how many guesses lead to each, itself included.
     """
 
-    __slots__ = ("_used", "node", "path", "rows", "tree")
+    __slots__ = ("_used", "depths", "node", "path", "rows", "tree")
 
     def __init__(self, tree: DraftTree) -> None:
         self.tree = tree
+        self.depths = tree.depths()
         self.node: int | None = -1
         self.path: list[int] = []
         self.rows: dict[int, tuple[int, Figures]] = {}

@@ -12,17 +12,18 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from unspool.backend.base import Backend
-from unspool.engine.branch import Branch, Detokenizer, TokenTexts
+from unspool.cache import blocks_for_tokens
+from unspool.engine.branch import Branch, Detokenizer, TokenTexts, history_of
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.computer import Computer, Drawn
 from unspool.engine.flight import Flight
 from unspool.engine.request import Limits, Read, Request, check_fit, check_prompt, prepare, prepare_reading
 from unspool.engine.scheduler import Scheduler
-from unspool.engine.source import MAIN, Source
+from unspool.engine.source import MAIN, Source, TrackSpec
 from unspool.engine.stats import EngineStats, Meter, known_tokens, snapshot
 from unspool.engine.track import Track
 from unspool.engine.turns import Turns
-from unspool.errors import ContextLengthError, ParameterError, UnspoolError
+from unspool.errors import ContextLengthError, ParameterError, UnspoolError, shown
 from unspool.params import SamplingParams, Settings
 from unspool.speculate.draft import Proposer
 from unspool.strategy import RowResult
@@ -140,9 +141,10 @@ class Engine:
 
     def cancel(self, flight: Flight, error: UnspoolError | None = None) -> None:
         """End a flight, if it has not ended, with an error; its blocks are free before the next step."""
-        if flight.done or flight.cancelled is not None or self.forked:
+        if flight.done or self.forked:
             return
-        flight.cancelled = error or UnspoolError(f"request {flight.number} was cancelled")
+        if flight.cancelled is None:
+            flight.cancelled = error or UnspoolError(f"request {flight.number} was cancelled")
         self._inbox.append(flight)
         self._turns.soon(lambda: self._guarded(self._settle))
 
@@ -163,7 +165,7 @@ class Engine:
         does, and within a callback.
         """
         self.check_process()
-        self._turns.drive(self.step, wanted, each_step)
+        self._turns.drive(self.step, wanted, each_step, lambda: self.busy)
 
     def sleep(self, closing: Callable[[], bool]) -> None:
         """Wait until there is something to compute, or ``closing()``, said with ``wake``."""
@@ -213,10 +215,11 @@ class Engine:
         if not planned:
             self._give_up()
             return True
-        before, known = sum(branch.final for branch in planned), known_tokens(planned)
+        flights = dict.fromkeys([branch.flight for branch in planned])
+        before, known = sum([flight.generated for flight in flights]), known_tokens(planned)
         self._grow(self.computer.compute(planned))
-        generated = sum(branch.final for branch in planned) - before
-        self._finish_step(planned)
+        generated = sum([flight.generated for flight in flights]) - before
+        self._finish_step(planned, flights)
         self.meter.step(known, generated, began, perf_counter())
         return True
 
@@ -238,6 +241,7 @@ class Engine:
     def _begin(self, flight: Flight) -> None:
         """Make a flight's branches. The first goes ahead; the others start from what it has computed."""
         request, salt = flight.request, flight.request.params.cache_salt
+        history = history_of(request)
         branches = []
         for index in range(request.strategy.width):
             if request.source is None:
@@ -246,7 +250,8 @@ class Engine:
                 specs = request.source.tracks
                 tracks = [Track(self.homes[s.backend], list(s.prefix), s.exits, salt) for s in specs]
             detokenizer = self.new_detokenizer(request.params.skip_special_tokens)
-            branches.append(Branch(flight, index, tracks, detokenizer, self.vocabulary))
+            own = history if history is None or index == 0 else history.fork()
+            branches.append(Branch(flight, index, tracks, detokenizer, self.vocabulary, own))
         flight.branches = branches
         self._flights[flight] = None
         self.scheduler.queue(branches[:1])
@@ -276,6 +281,8 @@ class Engine:
         now = perf_counter()
         for flight, group in itertools.groupby(drawn, key=lambda row: row[0].flight):
             frontier = []
+            if flight.done:  # it failed in another part of a step that was computed in parts
+                continue
             for branch, node, token, figures in group:
                 if branch.drafted is not None:
                     branch.drafted.rows[node] = (token, figures)
@@ -288,10 +295,9 @@ class Engine:
                 self._fail(flight, error)
             self._growing = None
 
-    def _finish_step(self, planned: list[Branch]) -> None:
+    def _finish_step(self, planned: list[Branch], flights: dict[Flight, None]) -> None:
         """Settle what this step's growth left in the caches, and tell who waits."""
         now = perf_counter()
-        flights = dict.fromkeys([branch.flight for branch in planned])
         for branch in planned:
             if branch.drafted is not None:
                 keep_path(branch)
@@ -301,11 +307,11 @@ class Engine:
             if not branch.growing:
                 self.scheduler.remove(branch)
         for flight in flights:
-            begun = flight.spread or flight.request.strategy.width == 1
+            begun = flight.all_begun or flight.request.strategy.width == 1
             if not begun and any(branch.row for branch in planned if branch.flight is flight):
-                flight.spread = True
+                flight.all_begun = True
                 self.scheduler.queue(b for b in flight.branches if b.growing and not b.running)
-            if flight.request.strategy.together or flight.forks:
+            if flight.request.strategy.together or flight.forks or flight.dropped:
                 self._follow_forks(flight)
             if flight.done:
                 continue
@@ -318,6 +324,7 @@ class Engine:
 
     def _follow_forks(self, flight: Flight) -> None:
         """Give this step's forks their places, and free what ended without having been planned."""
+        flight.dropped = False
         for branch in [b for b in self.scheduler.running if b.flight is flight and not b.growing]:
             self.scheduler.remove(branch)
         forks, flight.forks = flight.forks, []
@@ -370,7 +377,7 @@ class Engine:
         growing, self._growing = self._growing, None
         for flight in self._flights:
             flight.forks.clear()  # they start again like all others
-            flight.spread = flight.spread or any(b.token_ids or not b.growing for b in flight.branches)
+            flight.all_begun = flight.all_begun or any(b.token_ids or not b.growing for b in flight.branches)
         self.scheduler.reset(branch for flight in self._flights for branch in flight.branches)
         if growing is not None and growing.done:
             growing.tell()  # which may have been all that was left to do
@@ -401,30 +408,43 @@ class Engine:
 
     def _check_source(self, source: Source, request: Request) -> None:
         """Raise for tracks that this engine cannot run."""
-        exits = [1 if track.exits is None else len(track.exits) for track in source.tracks]
-        if not exits or min(exits) < 1 or sum(exits) > self.step_tokens:
+        rows = [track.rows for track in source.tracks]
+        if not rows or min(rows) < 1 or sum(rows) > self.step_tokens:
             raise ParameterError(
                 "a source has one track or more, each with one exit or more, and "
-                f"{self.step_tokens} rows or fewer, not {len(exits)} tracks with {exits} exits"
+                f"{self.step_tokens} rows or fewer, not {len(rows)} tracks with {rows} exits"
             )
+        blocks = dict.fromkeys(self.homes, 0)
         for track in source.tracks:
             if track.backend not in self.homes:
                 raise ParameterError(
                     f"there is no backend {track.backend!r}; there is {', '.join(self.homes)}"
                 )
-            limits = self._limits_of(self.homes[track.backend])
+            home = self.homes[track.backend]
+            limits = self._limits_of(home)
             if limits.vocab_size != self.limits.vocab_size:
                 raise ParameterError(
                     f"the rows of backend {track.backend!r} have {limits.vocab_size} tokens, the model's "
                     f"{self.limits.vocab_size}: they cannot be combined"
                 )
             check_fit(len(check_prompt(track.prefix, limits.vocab_size)), request.max_tokens, limits)
-            depth = self.homes[track.backend].backend.spec.num_layers
-            for layers in track.exits or ():
-                if not 1 <= layers <= depth:
-                    raise ParameterError(f"an exit is after 1 to {depth} layers, not {layers}")
+            blocks[track.backend] += blocks_for_tokens(len(track.prefix) + request.max_tokens)
+            if blocks[track.backend] > home.pool.num_blocks:
+                raise ContextLengthError(
+                    f"the tracks through backend {track.backend!r} with max_tokens={request.max_tokens} do "
+                    f"not fit together in its cache of {home.pool.num_tokens} tokens: shorten them, or give "
+                    "a larger one"
+                )
+            check_exits(track, home.backend.spec.num_layers)
         if list(source.tracks[0].prefix) != request.prompt:
             raise ParameterError("the first track's prefix must be the prompt")
+
+
+def check_exits(track: TrackSpec, depth: int) -> None:
+    """Raise ``ParameterError`` for exits that are not after one of a backend's layers."""
+    for layers in track.exits or ():
+        if layers not in range(1, depth + 1) or type(layers) is not int:
+            raise ParameterError(f"an exit is after 1 to {depth} layers, not {shown(layers)}")
 
 
 def keep_path(branch: Branch) -> None:

@@ -51,8 +51,12 @@ class Flight:
         self.done = False
         self.cancelled: UnspoolError | None = None
         """The error that it is to end with, once somebody has cancelled it."""
-        self.spread = False
+        self.all_begun = False
         """Whether branches beyond the first have been let start."""
+        self.dropped = False
+        """Whether a branch was dropped in this step."""
+        self.generated = 0
+        """Tokens that have become final, over all branches that ever were."""
         self.submitted = perf_counter()
         self.started = self.first_token = self.last_token = 0.0
         self.cached_tokens = self.preemptions = 0
@@ -100,7 +104,10 @@ class Flight:
         self.last_token = self._now
         if self.first_token == 0.0:
             self.first_token = self._now
-        return branch.commit(self._now)
+        before = branch.final
+        ended = branch.commit(self._now)
+        self.generated += branch.final - before
+        return ended
 
     def fork(self, branch: Branch) -> Branch:
         """A second branch of the same tokens."""
@@ -117,6 +124,7 @@ class Flight:
     def drop(self, branch: Branch) -> None:
         """End a branch that is no result."""
         branch.growing = False
+        self.dropped = True
         self.branches.remove(branch)
 
     def finish(self, branch: Branch, reason: FinishReason) -> None:
@@ -139,8 +147,9 @@ class Flight:
         if not self.streaming:
             return ended
         chunks = [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
-        if ended and chunks:
-            chunks[-1] = replace(chunks[-1], generation=self.generation())
+        if ended:
+            last = chunks.pop() if chunks else Chunk("", ())
+            chunks.append(replace(last, generation=self.generation()))
         if chunks:
             self.due = now + self.interval
         self.outbox.extend(chunks)
@@ -158,14 +167,14 @@ class Flight:
             with suppress(Exception):  # a caller's own callback, which may be what failed
                 self.on_event()
 
-    def generation(self, dropped_messages: int = 0) -> Generation:
+    def generation(self) -> Generation:
         """The result of a flight that is done. Raises its error, if it ended with one."""
         if self.error is not None:
             raise self.error
         candidates = [branch.candidate() for branch in self.branches]
         completion = sum(len(candidate.token_ids) for candidate in candidates)
         usage = Usage(len(self.request.prompt), completion, self.cached_tokens)
-        return Generation(candidates, self.request.seed, usage, self._timing(), dropped_messages)
+        return Generation(candidates, self.request.seed, usage, self._timing())
 
     def _timing(self) -> Timing:
         drawn = sum(branch.final for branch in self.branches)

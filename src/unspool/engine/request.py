@@ -26,7 +26,7 @@ DEFAULT_MAX_TOKENS = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request is checked against: counts of tokens, and what the model ends and begins with."""
+    """What a request is checked against: counts of tokens, and what the model ends with."""
 
     vocab_size: int
     context_length: int

@@ -28,10 +28,11 @@ class Scheduler:
     """Branches that run, those that wait for a place in the cache, and the plan of each step.
 
     First come, first served, higher priorities first; a branch that runs gets its token in every step. A
-    branch starts when the cache has room for all its tokens so far. Where a running branch finds no block,
-    the last running branch gives up all of its own and waits again: the first is never asked to.
+    branch starts when the cache has room for all its tokens so far, and for those that run to grow. Where a
+    running branch finds no block, the last running branch gives up all of its own and waits again; where that
+    is itself, it keeps them and goes without a token. The first is never asked to.
 
-    step_tokens: the most tokens of a step, which is also the most branches that run.
+    step_tokens: the most tokens of a step, and the most that all running branches take to go on by one.
     """
 
     def __init__(self, homes: Iterable[CachedBackend], step_tokens: int) -> None:
@@ -82,7 +83,7 @@ class Scheduler:
         self.faults.clear()
         for branch in branches:
             branch.forget()
-            held_back = 0 < branch.index < branch.request.strategy.width and not branch.flight.spread
+            held_back = 0 < branch.index < branch.request.strategy.width and not branch.flight.all_begun
             if branch.growing and not held_back:
                 self.queue([branch])
 
@@ -95,7 +96,7 @@ class Scheduler:
         for branch in self.running:
             count = branch.pending()
             if count == len(branch.tracks):
-                decoding += count
+                decoding += branch.places
                 watched = watched or branch.flight.streaming
             elif count > 0:
                 beginning.append(branch)
@@ -111,13 +112,13 @@ class Scheduler:
         for branch in tuple(self.running):
             if not branch.running:  # gave its place to one before it
                 continue
-            if room == 0:
+            if room <= 0:
                 break
             count = branch.pending()
             if count == len(branch.tracks) and shares.get(branch, count) >= count:
                 used = self._decode(branch, room)
                 if used and spare > 0 and branch.request.proposer is not None:
-                    guessed = self._draft(branch, branch.request.proposer, spare)
+                    guessed = self._draft(branch, branch.request.proposer, min(spare, room - used))
                     spare -= guessed
                     used += guessed
             elif count == 0:  # its row waits for those of branches that grow together with it
@@ -139,11 +140,7 @@ class Scheduler:
         self._unpark()
         beginning = list(beginning)
         ahead = sum(branch.pending() for branch in beginning)
-        promised = dict.fromkeys(self.homes, 0)
-        growth = len(self.running) // 4  # blocks to grow for those that run
         deferred: list[Branch] = []
-        for branch in beginning:
-            self._promise(branch, promised)
         while self._waiting and (ahead < prefill or len(beginning) < MOST_BEGINNING):
             branch = self._waiting[0][1]
             digest = self._being_computed(branch) if branch.growing else None
@@ -157,29 +154,18 @@ class Scheduler:
                 continue
             if sum(other.places for other in self.running) + branch.places > self.step_tokens:
                 break
-            joins = branch.request.strategy.together and self._sibling(branch) is not None
-            needs = {home: blocks + (0 if joins else growth) for home, blocks in promised.items()}
-            for track in branch.tracks:
-                needs[track.home] += self._new_blocks(branch, track)
-            if not self._make_room(branch, needs):
+            if not self._make_room(branch, beginning):
                 break
             heapq.heappop(self._waiting)
             self._begin(branch)
-            self._promise(branch, promised)
             ahead += branch.pending()
             beginning.append(branch)
         self.queue(deferred)
         return sorted((branch for branch in beginning if branch.running), key=lambda b: b.order)
 
-    def _promise(self, branch: Branch, promised: dict[CachedBackend, int]) -> None:
-        """Count the blocks that a branch will take until its tokens so far are computed."""
-        for track in branch.tracks:
-            total = blocks_for_tokens(len(track.prefix) + len(branch.token_ids))
-            promised[track.home] += total - track.table.num_blocks
-
-    def _make_room(self, branch: Branch, needs: dict[CachedBackend, int]) -> bool:
+    def _make_room(self, branch: Branch, beginning: list[Branch]) -> bool:
         """Whether there are blocks for a branch to start with; lower priorities give theirs up for it."""
-        while any(home.pool.num_free < need for home, need in needs.items()):
+        while not self._has_room(branch, beginning):
             if not self.running:
                 return True  # alone it fits: that was checked when it came
             if self.running[-1].order[0] <= branch.order[0]:
@@ -187,13 +173,30 @@ class Scheduler:
             self._preempt(self.running[-1])
         return True
 
+    def _has_room(self, branch: Branch, beginning: list[Branch]) -> bool:
+        """Whether a branch finds blocks beside what those that are beginning will take.
+
+        One more for every four branches that run is left to them to grow, except by one that joins branches
+        that it grows together with.
+        """
+        joins = branch.request.strategy.together and self._sibling(branch) is not None
+        needs = dict.fromkeys(self.homes, 0 if joins else len(self.running) // 4)
+        for track in branch.tracks:
+            needs[track.home] += self._new_blocks(branch, track)
+        for other in beginning:
+            if other.running:
+                for track in other.tracks:
+                    total = blocks_for_tokens(len(track.prefix) + len(other.token_ids))
+                    needs[track.home] += total - track.table.num_blocks
+        return all(home.pool.num_free >= need for home, need in needs.items())
+
     def _unpark(self) -> None:
         """Let branches go on whose beginning is computed by now, or will not be."""
         if not self._parked:
             return
         homes = {home.name: home for home in self.homes}
         for key in list(self._parked):
-            if not homes[key[0]].prefixes.is_pending(key[1]):
+            if homes[key[0]].prefixes.owner(key[1]) is None:
                 self.queue(self._parked.pop(key))
 
     def _being_computed(self, branch: Branch) -> tuple[str, bytes] | None:
@@ -202,9 +205,10 @@ class Scheduler:
             limit = self._sharable(branch, track)
             found = len(track.find(branch.final_ids, limit))
             digests = track.digests(branch.final_ids) if track.home.sharing else []
-            if found < min(len(digests), limit // BLOCK_SIZE) and track.home.prefixes.is_pending(
-                digests[found]
-            ):
+            if found == min(len(digests), limit // BLOCK_SIZE):
+                continue
+            owner = track.home.prefixes.owner(digests[found])
+            if isinstance(owner, Branch) and owner.order < branch.order:  # nobody waits for a lower priority
                 return track.home.name, digests[found]
         return None
 
@@ -299,7 +303,7 @@ class Scheduler:
     def _draft(self, branch: Branch, proposer: Proposer, spare: int) -> int:
         """Plan guesses at what follows a branch's last token; how many tokens that is over its tracks."""
         request, tracks = branch.request, branch.tracks
-        each = max(len(tracks), branch.rows)
+        each = branch.places
         most = min(spare // each, request.max_tokens - len(branch.token_ids) - 1)
         if most < 1:
             return 0

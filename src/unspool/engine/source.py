@@ -28,6 +28,11 @@ class TrackSpec:
     exits: tuple[int, ...] | None = None
     """After how many layers rows are taken, each 1 to the backend's num_layers. None: after the last."""
 
+    @property
+    def rows(self) -> int:
+        """How many rows it gives for one token."""
+        return 1 if self.exits is None else len(self.exits)
+
 
 @dataclass(frozen=True)
 class Source:

@@ -91,7 +91,7 @@ class Meter:
         recent = [(when, count) for when, count in tuple(self._recent) if when >= now - WINDOW_SECONDS]
         if len(recent) < 2:
             return 0.0
-        return sum(count for _, count in recent[1:]) / (recent[-1][0] - recent[0][0])
+        return sum(count for _, count in recent[1:]) / (now - recent[0][0])
 
 
 def known_tokens(planned: Sequence[Branch]) -> int:

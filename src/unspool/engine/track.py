@@ -43,6 +43,11 @@ class Track:
         self._chain: HashChain | None = None
         self._shared = 0
 
+    @property
+    def rows(self) -> int:
+        """How many rows it gives for one token."""
+        return 1 if self.exits is None else len(self.exits)
+
     def pending(self, generated: int) -> int:
         """How many tokens of the prefix and of ``generated`` ones after it are not computed yet."""
         return len(self.prefix) + generated - self.table.length

@@ -20,11 +20,16 @@ class Turns:
         self._followers = self._acting = self._acted = 0
 
     def drive(
-        self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
+        self,
+        step: Callable[[], bool],
+        wanted: Callable[[], bool],
+        each_step: Callable[[], None] | None,
+        has_work: Callable[[], bool] = lambda: False,
     ) -> None:
         """Return when ``wanted()``: take steps until then, or wait while another thread takes them.
 
         step: takes one; False where there was nothing to do.
+        has_work: whether there is something to do by now.
 
         Raises ``UnspoolError`` within a step, and where there is nothing to do and it is not ``wanted()``.
         """
@@ -34,7 +39,7 @@ class Turns:
         try:
             while not wanted():
                 if self._take(me, wanted):
-                    self._take_steps(step, wanted, each_step)
+                    self._take_steps(step, wanted, each_step, has_work)
                     self._let_others_act()
         finally:
             self._resign(me)
@@ -98,13 +103,19 @@ class Turns:
             return False
 
     def _take_steps(
-        self, step: Callable[[], bool], wanted: Callable[[], bool], each_step: Callable[[], None] | None
+        self,
+        step: Callable[[], bool],
+        wanted: Callable[[], bool],
+        each_step: Callable[[], None] | None,
+        has_work: Callable[[], bool],
     ) -> None:
         """Take steps until ``wanted()``, and one at least before another thread acts between two."""
         while not wanted():
             if not step():
                 if wanted() or self._acting:
                     return
+                if has_work():  # it came after the step had looked
+                    continue
                 raise UnspoolError("there is nothing left to compute, and what is waited for has not come")
             if each_step is not None:
                 each_step()
