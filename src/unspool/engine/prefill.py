@@ -16,11 +16,11 @@ ATTENTION_WEIGHT = 4.4
 def prefill_share(decoding: int) -> int:
     """Prompt tokens at a prompt's beginning that may share a step with D tokens of branches that go on.
 
-    Measured, a step with 8 + 1.25 D more tokens takes some 2.5 times what it takes with D alone: few tokens
+    Measured, a step with 8 + 1.5 D more tokens takes some 2.5 times what it takes with D alone: few tokens
     cost little beside reading the weights, and many cost as much each as those of the branches. So a long
     prompt takes more steps, and no branch's next token comes much later.
     """
-    return min(PREFILL_TOKENS, 8 + 5 * decoding // 4)
+    return min(PREFILL_TOKENS, 8 + 3 * decoding // 2)
 
 
 def context_weight(spec: ModelSpec) -> float:
