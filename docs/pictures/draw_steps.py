@@ -59,7 +59,7 @@ def run() -> int:
             for asked in REQUESTS:
                 if asked.arrives == step:
                     params = SamplingParams(max_tokens=asked.max_tokens, seed=1, ignore_eos=True)
-                    flights[asked.name] = engine.submit(llm.prepare(asked.prompt, params))
+                    flights[asked.name] = engine.submit(llm.prepare(asked.prompt, params), streaming=True)
             engine.step()
             computed = {branch.flight: branch for branch in planned}
             for asked in REQUESTS:
