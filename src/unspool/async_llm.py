@@ -49,7 +49,7 @@ class AsyncLLM:
         cache_memory: int | None = None,
         step_tokens: int | None = None,
         prefix_cache: bool = True,
-        chunk_seconds: float = 0.003,
+        chunk_seconds: float = 0.005,
     ) -> None:
         check_chunk_seconds(chunk_seconds)
         if isinstance(model, LLM):
