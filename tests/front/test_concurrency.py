@@ -292,8 +292,11 @@ def child(code: str, *arguments: Any) -> str:
 
 
 INTERRUPTED = """
-import os, signal, sys, threading
+import signal, sys
 from unspool import LLM
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 rounds = int(sys.argv[2])
 llm = LLM(sys.argv[1], threads=2, cache_tokens=512)
@@ -301,21 +304,14 @@ prompts = ["the inner other", "another", "x"] * 400
 asked = dict(seed=1, max_tokens=30, n=2)
 expected = llm.generate("the inner", **asked).candidates
 
-def interrupt(steps):
-    target = llm.stats().steps + steps
-    while llm.stats().steps < target:
-        pass
-    os.kill(os.getpid(), signal.SIGINT)
-
+signal.signal(signal.SIGALRM, interrupt)
 for round in range(rounds):
-    interrupter = threading.Thread(target=interrupt, args=(1 + 3 * round,))
-    try:
-        interrupter.start()
+    try:  # wherever it is by then: taking requests in, or some step later
+        signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.05 * round)
         llm.generate(prompts, max_tokens=400, ignore_eos=True)
         print("was not interrupted")
     except KeyboardInterrupt:
         pass
-    interrupter.join()
     now = llm.stats()
     assert (now.requests, now.running, now.cache.held) == (0, 0, 0), now
     assert llm.generate("the inner", **asked).candidates == expected, round

@@ -137,16 +137,18 @@ def test_a_request_that_ends_early_counts_as_done(llm: LLM, terminal: Terminal) 
 
 
 CHILD = """
-import os, signal, sys, threading, time
+import signal, sys
 from unspool import LLM
 
 way, llm = sys.argv[2], LLM(sys.argv[1], threads=1)
 if way == "interrupt":
-    def interrupt():
-        while llm.stats().steps < 400:
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGINT)
-    threading.Thread(target=interrupt).start()
+    step, steps = llm.engine.step, []
+    def interrupted():
+        steps.append(step())
+        if len(steps) == 400:
+            signal.raise_signal(signal.SIGINT)
+        return steps[-1]
+    llm.engine.step = interrupted
 count, tokens = (2000, 400) if way == "interrupt" else (40, 300)
 try:
     llm.generate("x" if way == "one" else ["x"] * count, max_tokens=tokens, ignore_eos=True)

@@ -78,6 +78,13 @@ def test_no_piece_of_a_valid_text_holds_a_replacement_character() -> None:
         assert detok.flush() == ""
 
 
+def test_a_surrogate_is_no_character_wherever_it_is_cut() -> None:
+    for data in (b"\xed\xa0", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xed\xa0", b"\xed\x9f\xbf"):
+        for rest in (b"", b"\x00", b"a", "é".encode()):
+            check([bytes([byte]) for byte in data + rest])
+            check([data[:1], data[1:2], b"", data[2:], rest])
+
+
 @given(st.lists(st.binary(max_size=5), max_size=12))
 def test_any_bytes(pieces: list[bytes]) -> None:
     check(pieces)

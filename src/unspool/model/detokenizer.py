@@ -52,6 +52,9 @@ class IncrementalDetokenizer:
         joined = before + data
         text, consumed = codecs.utf_8_decode(joined, "replace", False)
         self._pending = joined[consumed:]
+        if self._pending and len(broken := self._pending.decode("utf-8", "replace")) > 1:
+            # What begins like a surrogate may not go on, though the decoder waits: each byte is one U+FFFD.
+            text, self._pending = text + broken, b""
         self.length += len(text)
         if not before and not self._pending:
             self._texts[token] = text
