@@ -12,6 +12,7 @@ struct Model;
 struct Step;
 struct RowFacts;
 struct SampleTask;
+enum class RowStatus : int32_t;
 
 struct Kernels {
   const char* name;
@@ -26,6 +27,8 @@ struct Kernels {
   void (*weigh)(const float* logits, int n, float max, const float* next, RowFacts& facts);
   // Row n of a sampling task, from what is known of it to its results.
   void (*sample)(const SampleTask& task, int n, const RowFacts& facts);
+  // Or to the candidates that its chain leaves, how many of them to `count`, in the task's scratch.
+  RowStatus (*find_law)(const SampleTask& task, int n, const RowFacts& facts, int& count);
   // Reads that many bytes, for a probe of the memory's speed.
   int32_t (*read)(const uint8_t* data, size_t bytes);
 };

@@ -1,4 +1,4 @@
-// Adds `sample` to the Python module.
+// Adds `sample` and `laws` to the Python module.
 #pragma once
 #include <nanobind/nanobind.h>
 

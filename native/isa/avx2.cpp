@@ -15,6 +15,7 @@ const Kernels avx2_kernels = {
     avx2::survey,
     avx2::weigh,
     avx2::sample,
+    avx2::find_law,
     avx2::read,
 };
 }  // namespace unspool

@@ -16,6 +16,7 @@ const Kernels avxvnni_kernels = {
     avxvnni::survey,
     avxvnni::weigh,
     avxvnni::sample,
+    avxvnni::find_law,
     avxvnni::read,
 };
 }  // namespace unspool

@@ -15,6 +15,7 @@ const Kernels portable_kernels = {
     portable::survey,
     portable::weigh,
     portable::sample,
+    portable::find_law,
     portable::read,
 };
 }  // namespace unspool

@@ -1,19 +1,42 @@
-// Where a truncation that keeps the largest logits cuts them, without sorting.
+// Where a truncation that keeps the largest of something cuts, without sorting.
 #pragma once
 // Included after row.h.
 
 namespace unspool::UNSPOOL_ISA {
 
-// A top segment of a row: what is above `level`, and the first `ties` of those that equal it. Every
-// truncation that takes candidates by descending logit and ascending id keeps a segment of this form.
+// A top segment of a row by some key of its logits: what is above `level`, and so many of those that equal it,
+// by ascending or descending id. Every truncation that takes candidates by descending key keeps a segment of this form.
 struct Cut {
   float level;
   int64_t ties;
+  bool from_last;
 };
 
 constexpr int64_t kAllTies = std::numeric_limits<int64_t>::max();
 
-// What is under selection: logits, and for masses their exponentials.
+static inline Cut with_ties(Cut cut, Ties ties) {
+  return {cut.level, ties == Ties::kAll ? kAllTies : cut.ties, ties == Ties::kHighestId};
+}
+
+// Keys: functions of the logits q that rules see, whose largest are kept.
+struct ByLogit {
+  f32x16 operator()(f32x16 q) const { return q; }
+  // What every logit with a key of `level` is above.
+  double lowest(float level) const { return level; }
+};
+
+// Minus the distance of -log p from the entropy: that of d = top - q from its mean.
+struct ByTypicality {
+  float top, mean;
+  f32x16 operator()(f32x16 q) const { return zero() - abs((zero() - (q - set(top))) - set(mean)); }
+  double lowest(float level) const {
+    const auto size = [](float x) { return static_cast<double>(x < 0 ? -x : x); };
+    const double depth = static_cast<double>(mean) - level;
+    return top - depth - (size(top) + size(mean) + size(level)) * 0x1p-20 - 0x1p-100;
+  }
+};
+
+// What is under selection: keys, and for masses the exponentials of their logits.
 struct Band {
   float* z;
   float* e;
@@ -39,10 +62,10 @@ static Part measure_from(const Band& band, float pivot) {
     if constexpr (kByMass) {
       mass = mass + mass_of(select(upper, load(band.e + at), zero()));
     } else {
-      count += __builtin_popcount(bits(upper));
+      count += count_of(upper);
     }
   });
-  return {kByMass ? sum_long(mass) : count, -max_of(zero() - lowest), max_of(highest)};
+  return {kByMass ? sum_long(mass) : count, min_of(lowest), max_of(highest)};
 }
 
 template <bool kByMass>
@@ -52,11 +75,16 @@ static void keep_part(Band& band, float pivot, bool upper) {
   for_each_vector(band.z, band.n, [&](f32x16 v, int at) {
     const mask16 over = v >= level;
     const mask16 chosen = upper ? over : ~over & first_lanes(band.n - at < 16 ? band.n - at : 16);
-    if (!any(chosen)) return;
     if constexpr (kByMass) compress(band.e + kept, load(band.e + at), chosen);
     kept += compress(band.z + kept, v, chosen);
   });
   band.n = kept;
+}
+
+// A value between two, above the lower one.
+static inline float between(float low, float high) {
+  const float pivot = (low > kLowest ? low : kLowest) * 0.5f + high * 0.5f;
+  return pivot > low ? pivot : high;
 }
 
 static float lowest_of(const float* z, int n) {
@@ -64,55 +92,102 @@ static float lowest_of(const float* z, int n) {
   for (int i = 0; i < n; i += 16) {
     lowest = min(lowest, n - i < 16 ? load_first(z + i, n - i, kInfinity) : load(z + i));
   }
-  return -max_of(zero() - lowest);
+  return min_of(lowest);
+}
+
+// Where a segment of a share of a band's measure most likely ends, were the measure spread evenly over its values; by
+// turns a little to either side of that, so that both sides of the crossing are left behind.
+static inline float guess(float low, float high, double share, bool beyond) {
+  const double at = share + (beyond ? 0.08 : -0.08);
+  const double depth = at < 0.1 ? 0.1 : at > 0.9 ? 0.9 : at;
+  const float pivot = static_cast<float>(high - (static_cast<double>(high) - low) * depth);
+  return pivot > low && pivot < high ? pivot : between(low, high);
 }
 
 // The smallest top segment of a band whose measure (masses, or how many) reaches `target`, which is at
-// least 1 and at most the whole band's; `high` is its largest logit. The band is halved in value around the
-// crossing, its other part left behind, until all that remains is equal: the ties.
+// least 1 and at most the whole band's, `measure`. The band is parted in value around the crossing, its other part left
+// behind, until all that remains is equal: the ties.
 template <bool kByMass>
-static Cut cut_at(Band band, float high, int64_t target) {
-  float low = lowest_of(band.z, band.n);
+static Cut cut_at(Band band, int64_t measure, int64_t target) {
+  float low = lowest_of(band.z, band.n), high = largest_of(band.z, band.n);
   int64_t above = 0;  // the measure of what lies over the band
-  while (low < high) {
-    float pivot = (low > kLowest ? low : kLowest) * 0.5f + high * 0.5f;
-    if (!(pivot > low)) pivot = high;
+  for (int turn = 0; low < high; turn++) {
+    const double share = static_cast<double>(target - above) / static_cast<double>(measure);
+    const bool guesses = turn % 4 < 2 && share > 0.05 && low > kLowest;
+    const float pivot = guesses ? guess(low, high, share, turn % 2) : between(low, high);
     const Part part = measure_from<kByMass>(band, pivot);
     // So many are above the pivot and no more are wanted. Masses may be 0: they go on to the last that counts.
-    if (!kByMass && above + part.measure == target) return {part.lowest, kAllTies};
+    if (!kByMass && above + part.measure == target) return {part.lowest, kAllTies, false};
     const bool upper = above + part.measure >= target;
     keep_part<kByMass>(band, pivot, upper);
     if (upper) {
+      measure = part.measure;
       low = part.lowest;
     } else {
+      measure -= part.measure;
       above += part.measure;
       high = part.highest;
     }
   }
   const int64_t each = kByMass ? mass_of(band.e[0]) : 1;
-  return {low, each ? (target - above + each - 1) / each : kAllTies};
+  return {low, each ? (target - above + each - 1) / each : kAllTies, false};
+}
+
+// Which of a row's candidates a cut keeps, as it is asked for them in order.
+template <class Key>
+class Segment {
+ public:
+  // `tied`: how many keys equal the level; needed where the last of them are kept.
+  Segment(const Cut& cut, const Key& key, int64_t tied)
+      : level_(set(cut.level)), key_(key), first_(cut.from_last && cut.ties < tied ? tied - cut.ties : 0),
+        last_(cut.from_last || cut.ties == kAllTies ? kAllTies : cut.ties) {}
+
+  // Of a vector of logits.
+  mask16 operator()(f32x16 q) {
+    const f32x16 k = key_(q);
+    const mask16 equal = k == level_, above = level_ < k;
+    const int count = count_of(equal);
+    if (count == 0) return above;
+    const int64_t from = seen_;
+    seen_ += count;
+    if (from >= first_ && seen_ <= last_) return k >= level_;
+    if (seen_ <= first_ || from >= last_) return above;
+    float lane[16];
+    uint32_t left = bits(equal);
+    store(lane, select(above, set(1.0f), zero()));
+    for (int64_t i = from; left; left &= left - 1, i++) {
+      lane[__builtin_ctz(left)] = i >= first_ && i < last_ ? 1.0f : 0.0f;
+    }
+    return zero() < load(lane);
+  }
+
+ private:
+  f32x16 level_;
+  Key key_;
+  int64_t first_, last_, seen_ = 0;
+};
+
+// How many candidates' keys equal the level of a cut, where that matters.
+template <class Key>
+static int64_t count_ties(const Row& row, const Cut& cut, const Key& key) {
+  if (!cut.from_last || cut.ties == kAllTies) return 0;
+  int64_t tied = 0;
+  for_each_logit(row, [&](f32x16 q, int) { tied += count_of(key(q) == set(cut.level)); });
+  return tied;
 }
 
 // Keeps a cut's top segment of a list.
-static void keep_segment(Row& row, const Cut& cut, const SampleScratch& scratch) {
-  const f32x16 level = set(cut.level);
-  int64_t ties = cut.ties;
-  int kept = 0;
-  for_each_vector(row.z, row.n, [&](f32x16 v, int at) {
-    const mask16 above = level < v;
-    if (any(v == level) && ties != kAllTies) {
-      for (int i = at; i < at + 16 && i < row.n; i++) {
-        if (row.z[i] < cut.level || (row.z[i] == cut.level && ties-- <= 0)) continue;
-        scratch.ids[kept] = row.ids[i];
-        scratch.logits[kept++] = row.z[i];
-      }
-      return;
-    }
-    const mask16 chosen = ties == kAllTies ? v >= level : above;
-    compress(scratch.ids + kept, load_int(row.ids + at), chosen);
-    kept += compress(scratch.logits + kept, v, chosen);
-  });
-  row.n = kept;
+template <class Key>
+static void keep_segment(Row& row, const Cut& cut, const Key& key, const SampleScratch& scratch) {
+  Segment<Key> segment(cut, key, count_ties(row, cut, key));
+  keep_list(row, scratch, [&](f32x16 q, int) { return segment(q); });
+}
+
+// The same of a dense row, which stays dense.
+template <class Key>
+static void mask_segment(Row& row, const Cut& cut, const Key& key, const SampleScratch& scratch) {
+  Segment<Key> segment(cut, key, count_ties(row, cut, key));
+  change_all(row, scratch, [&](f32x16 q, int) { return select(segment(q), q, set(-kInfinity)); });
 }
 
 }  // namespace unspool::UNSPOOL_ISA

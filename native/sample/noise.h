@@ -7,7 +7,7 @@
 namespace unspool::UNSPOOL_ISA {
 
 // What a number is drawn for; a counter word, so that no two purposes share bits.
-enum class Purpose : uint32_t { kToken = 0, kTail = 1 };
+enum class Purpose : uint32_t { kToken = 0, kTail = 1, kCoin = 2 };
 
 // Where a row's noise comes from: everything that it depends on but the token.
 struct NoiseSource {
@@ -37,40 +37,56 @@ static inline uint32_t noise_bits(const NoiseSource& source, int32_t token, Purp
   return c[token & 3];
 }
 
-// The four words of the blocks of sixteen counters.
-static inline void noise_blocks(const NoiseSource& source, i32x16 block, i32x16 (&c)[4]) {
-  c[0] = block;
-  c[1] = set_int(static_cast<int32_t>(source.position));
-  c[2] = set_int(static_cast<int32_t>(source.sample_index));
-  c[3] = set_int(static_cast<int32_t>(Purpose::kToken));
+// The blocks of N groups of eight counters, whose first words come in c[.][0], side by side: each round waits for
+// the one before it. Products are of the lower halves of lanes, so that what is left in the upper ones is no matter.
+template <int N>
+static inline void noise_blocks(const NoiseSource& source, u64x8 (&c)[N][4]) {
   uint32_t k0 = static_cast<uint32_t>(source.key), k1 = static_cast<uint32_t>(source.key >> 32);
+  for (int i = 0; i < N; i++) {
+    c[i][1] = set_wide(source.position);
+    c[i][2] = set_wide(source.sample_index);
+    c[i][3] = set_wide(static_cast<uint32_t>(Purpose::kToken));
+  }
   for (int round = 0; round < 10; round++) {
-    i32x16 high0, low0, high1, low1;
-    multiply(c[0], kPhiloxMultipliers[0], high0, low0);
-    multiply(c[2], kPhiloxMultipliers[1], high1, low1);
-    c[0] = high1 ^ c[1] ^ set_int(static_cast<int32_t>(k0));
-    c[1] = low1;
-    c[2] = high0 ^ c[3] ^ set_int(static_cast<int32_t>(k1));
-    c[3] = low0;
+    const u64x8 key0 = set_wide(k0), key1 = set_wide(k1);
+    for (int i = 0; i < N; i++) {
+      const u64x8 p0 = multiply(c[i][0], kPhiloxMultipliers[0]), p1 = multiply(c[i][2], kPhiloxMultipliers[1]);
+      c[i][0] = xor_high(p1, c[i][1], key0);
+      c[i][1] = p1;
+      c[i][2] = xor_high(p0, c[i][3], key1);
+      c[i][3] = p0;
+    }
     k0 += kPhiloxWeyl[0];
     k1 += kPhiloxWeyl[1];
   }
 }
 
-// noise_bits of the 64 tokens from `first`, a multiple of four, sixteen a vector: lane 4b + l holds
-// counter first / 4 + 4l + b, so that a transposition within blocks of lanes puts tokens in order.
-static inline void noise_run(const NoiseSource& source, int32_t first, i32x16 (&bits)[4]) {
-  alignas(64) static constexpr int32_t kOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-  noise_blocks(source, load_int(kOrder) + set_int(first / 4), bits);
-  transpose(bits);
+constexpr int kNoiseTokens = 32 * kNoiseGroups;
+
+// noise_bits of the tokens from `first`, a multiple of four, in order. Counter 4 h + l of a group of eight is in
+// lane 2 l + h: interleaved, they come in order.
+static inline void noise_run(const NoiseSource& source, int32_t first, i32x16 (&bits)[kNoiseTokens / 16]) {
+  alignas(64) static constexpr int32_t kOrder[16] = {0, 4, 1, 5, 2, 6, 3, 7};
+  u64x8 c[kNoiseGroups][4];
+  for (int i = 0; i < kNoiseGroups; i++) {
+    int32_t counters[16];
+    store_int(counters, load_int(kOrder) + set_int(first / 4 + 8 * i));
+    c[i][0] = load_wide(counters);
+  }
+  noise_blocks(source, c);
+  for (int i = 0; i < kNoiseGroups; i++) interleave(c[i], bits[2 * i], bits[2 * i + 1]);
 }
 
 // noise_bits of sixteen tokens.
 static inline i32x16 noise_of(const NoiseSource& source, const int32_t* tokens) {
-  i32x16 c[4];
-  noise_blocks(source, shift_right<2>(load_int(tokens)), c);
-  int32_t word[4][16], bits[16];
-  for (int j = 0; j < 4; j++) store_int(word[j], c[j]);
+  int32_t counters[16], word[4][16], bits[16];
+  store_int(counters, shift_right<2>(load_int(tokens)));
+  u64x8 c[2][4] = {{load_wide(counters)}, {load_wide(counters + 8)}};
+  noise_blocks(source, c);
+  for (int j = 0; j < 4; j++) {
+    store_low(word[j], c[0][j]);
+    store_low(word[j] + 8, c[1][j]);
+  }
   for (int i = 0; i < 16; i++) bits[i] = word[tokens[i] & 3][i];
   return load_int(bits);
 }

@@ -201,9 +201,6 @@ static inline f32x16 load_first(const float* p, int n, float rest) {  // n in 0.
 static inline mask16 operator==(f32x16 a, f32x16 b) {
   return {_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ)};
 }
-static inline i32x16 operator^(i32x16 a, i32x16 b) {
-  return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
-}
 template <int N>
 static inline i32x16 shift_right(i32x16 a) {  // zeros come in
   return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)};
@@ -235,29 +232,68 @@ static inline int compress(int32_t* p, i32x16 a, mask16 m) {
 static inline int compress(float* p, f32x16 a, mask16 m) {
   return compress(reinterpret_cast<int32_t*>(p), as_int(a), m);
 }
-static inline void multiply_half(__m256i a, __m256i factor, __m256i& high, __m256i& low) {
-  const __m256i even = _mm256_mul_epu32(a, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
-  high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
-  low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+// Eight counters of Philox, each in the lower half of a lane; what is in the upper half has no meaning.
+struct u64x8 { __m256i lo, hi; };
+constexpr int kNoiseGroups = 1;  // of eight counters side by side: what the registers hold
+static inline u64x8 set_wide(uint32_t x) { return {_mm256_set1_epi64x(x), _mm256_set1_epi64x(x)}; }
+static inline u64x8 load_wide(const int32_t* p) {  // 8
+  const __m128i* q = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtepu32_epi64(_mm_loadu_si128(q)), _mm256_cvtepu32_epi64(_mm_loadu_si128(q + 1))};
 }
-// The 64-bit products of unsigned lanes and b, as their halves.
-static inline void multiply(i32x16 a, uint32_t b, i32x16& high, i32x16& low) {
-  const __m256i factor = _mm256_set1_epi32(static_cast<int32_t>(b));
-  multiply_half(a.lo, factor, high.lo, low.lo);
-  multiply_half(a.hi, factor, high.hi, low.hi);
+static inline void store_low(int32_t* p, u64x8 a) {  // 8
+  const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+  const __m256i lo = _mm256_permutevar8x32_epi32(a.lo, even), hi = _mm256_permutevar8x32_epi32(a.hi, even);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_blend_epi32(lo, hi, 0xF0));
 }
-static inline void transpose_half(__m256i& a, __m256i& b, __m256i& c, __m256i& d) {
-  const __m256i p = _mm256_unpacklo_epi32(a, b), q = _mm256_unpackhi_epi32(a, b);
-  const __m256i r = _mm256_unpacklo_epi32(c, d), s = _mm256_unpackhi_epi32(c, d);
-  a = _mm256_unpacklo_epi64(p, r);
-  b = _mm256_unpackhi_epi64(p, r);
-  c = _mm256_unpacklo_epi64(q, s);
-  d = _mm256_unpackhi_epi64(q, s);
+// The 64-bit products of the lower halves and b.
+static inline u64x8 multiply(u64x8 a, uint32_t b) {
+  const __m256i factor = _mm256_set1_epi64x(b);
+  return {_mm256_mul_epu32(a.lo, factor), _mm256_mul_epu32(a.hi, factor)};
 }
-// In each block of four lanes: lane i of a[j] and lane j of a[i] exchanged.
-static inline void transpose(i32x16 (&a)[4]) {
-  transpose_half(a[0].lo, a[1].lo, a[2].lo, a[3].lo);
-  transpose_half(a[0].hi, a[1].hi, a[2].hi, a[3].hi);
+// Upper half of p ^ lower halves of a and b.
+static inline u64x8 xor_high(u64x8 p, u64x8 a, u64x8 b) {
+  return {_mm256_xor_si256(_mm256_srli_epi64(p.lo, 32), _mm256_xor_si256(a.lo, b.lo)),
+          _mm256_xor_si256(_mm256_srli_epi64(p.hi, 32), _mm256_xor_si256(a.hi, b.hi))};
+}
+static inline __m256i pair_halves(__m256i a, __m256i b) {
+  return _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xAA);
+}
+// The lower halves of four vectors, taken lane by lane: of lanes 0, 2, 4, 6 and of lanes 1, 3, 5, 7.
+static inline void interleave(const u64x8 (&c)[4], i32x16& even, i32x16& odd) {
+  const __m256i p = pair_halves(c[0].lo, c[1].lo), q = pair_halves(c[2].lo, c[3].lo);
+  const __m256i r = pair_halves(c[0].hi, c[1].hi), s = pair_halves(c[2].hi, c[3].hi);
+  even = {_mm256_unpacklo_epi64(p, q), _mm256_unpacklo_epi64(r, s)};
+  odd = {_mm256_unpackhi_epi64(p, q), _mm256_unpackhi_epi64(r, s)};
+}
+// Sixteen lanes in double precision.
+struct f64x16 { __m256d v[4]; };
+static inline f64x16 set_double(double x) {
+  const __m256d v = _mm256_set1_pd(x);
+  return {{v, v, v, v}};
+}
+static inline f64x16 to_double(f32x16 a) {
+  return {{_mm256_cvtps_pd(_mm256_castps256_ps128(a.lo)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.lo, 1)),
+           _mm256_cvtps_pd(_mm256_castps256_ps128(a.hi)), _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1))}};
+}
+static inline f64x16 operator+(f64x16 a, f64x16 b) {
+  return {{_mm256_add_pd(a.v[0], b.v[0]), _mm256_add_pd(a.v[1], b.v[1]), _mm256_add_pd(a.v[2], b.v[2]),
+           _mm256_add_pd(a.v[3], b.v[3])}};
+}
+static inline f64x16 operator-(f64x16 a, f64x16 b) {
+  return {{_mm256_sub_pd(a.v[0], b.v[0]), _mm256_sub_pd(a.v[1], b.v[1]), _mm256_sub_pd(a.v[2], b.v[2]),
+           _mm256_sub_pd(a.v[3], b.v[3])}};
+}
+static inline f64x16 operator*(f64x16 a, f64x16 b) {
+  return {{_mm256_mul_pd(a.v[0], b.v[0]), _mm256_mul_pd(a.v[1], b.v[1]), _mm256_mul_pd(a.v[2], b.v[2]),
+           _mm256_mul_pd(a.v[3], b.v[3])}};
+}
+static inline f64x16 abs(f64x16 a) {
+  const __m256d sign = _mm256_set1_pd(-0.0);
+  return {{_mm256_andnot_pd(sign, a.v[0]), _mm256_andnot_pd(sign, a.v[1]), _mm256_andnot_pd(sign, a.v[2]),
+           _mm256_andnot_pd(sign, a.v[3])}};
+}
+static inline void store_double(double* p, f64x16 a) {
+  for (int i = 0; i < 4; i++) _mm256_storeu_pd(p + 4 * i, a.v[i]);
 }
 static inline i64x16 zero_long() {
   const __m256i z = _mm256_setzero_si256();
@@ -275,6 +311,15 @@ static inline i64x16 to_long(f32x16 a) {
 static inline i64x16 operator+(i64x16 a, i64x16 b) {
   return {{_mm256_add_epi64(a.v[0], b.v[0]), _mm256_add_epi64(a.v[1], b.v[1]), _mm256_add_epi64(a.v[2], b.v[2]),
            _mm256_add_epi64(a.v[3], b.v[3])}};
+}
+// Zero in the lanes that are not chosen.
+static inline i64x16 keep(i64x16 a, mask16 m) {
+  const __m256i lo = _mm256_castps_si256(m.lo), hi = _mm256_castps_si256(m.hi);
+  const auto wide = [](__m128i half) { return _mm256_cvtepi32_epi64(half); };
+  return {{_mm256_and_si256(a.v[0], wide(_mm256_castsi256_si128(lo))),
+           _mm256_and_si256(a.v[1], wide(_mm256_extracti128_si256(lo, 1))),
+           _mm256_and_si256(a.v[2], wide(_mm256_castsi256_si128(hi))),
+           _mm256_and_si256(a.v[3], wide(_mm256_extracti128_si256(hi, 1)))}};
 }
 static inline int64_t sum_long(i64x16 a) {
   const __m256i four = _mm256_add_epi64(_mm256_add_epi64(a.v[0], a.v[1]), _mm256_add_epi64(a.v[2], a.v[3]));

@@ -113,7 +113,6 @@ static inline f32x16 load_first(const float* p, int n, float rest) {  // n in 0.
   return {_mm512_mask_loadu_ps(_mm512_set1_ps(rest), first_lanes(n).v, p)};
 }
 static inline mask16 operator==(f32x16 a, f32x16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
-static inline i32x16 operator^(i32x16 a, i32x16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
 template <int N>
 static inline i32x16 shift_right(i32x16 a) { return {_mm512_srli_epi32(a.v, N)}; }  // zeros come in
 // The chosen lanes in a row, 64 bytes written; returns how many they are.
@@ -125,21 +124,42 @@ static inline int compress(int32_t* p, i32x16 a, mask16 m) {
   _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m.v, a.v));
   return __builtin_popcount(m.v);
 }
-// The 64-bit products of unsigned lanes and b, as their halves.
-static inline void multiply(i32x16 a, uint32_t b, i32x16& high, i32x16& low) {
-  const __m512i factor = _mm512_set1_epi32(static_cast<int32_t>(b));
-  const __m512i even = _mm512_mul_epu32(a.v, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), factor);
-  high = {_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xAAAA, odd)};
-  low = {_mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32))};
+// Eight counters of Philox, each in the lower half of a lane; what is in the upper half has no meaning.
+struct u64x8 { __m512i v; };
+constexpr int kNoiseGroups = 4;  // of eight counters side by side: what the registers hold
+static inline u64x8 set_wide(uint32_t x) { return {_mm512_set1_epi64(x)}; }
+static inline u64x8 load_wide(const int32_t* p) {  // 8
+  return {_mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-// In each block of four lanes: lane i of a[j] and lane j of a[i] exchanged.
-static inline void transpose(i32x16 (&a)[4]) {
-  const __m512i p = _mm512_unpacklo_epi32(a[0].v, a[1].v), q = _mm512_unpackhi_epi32(a[0].v, a[1].v);
-  const __m512i r = _mm512_unpacklo_epi32(a[2].v, a[3].v), s = _mm512_unpackhi_epi32(a[2].v, a[3].v);
-  a[0] = {_mm512_unpacklo_epi64(p, r)};
-  a[1] = {_mm512_unpackhi_epi64(p, r)};
-  a[2] = {_mm512_unpacklo_epi64(q, s)};
-  a[3] = {_mm512_unpackhi_epi64(q, s)};
+static inline void store_low(int32_t* p, u64x8 a) {  // 8
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi64_epi32(a.v));
+}
+// The 64-bit products of the lower halves and b.
+static inline u64x8 multiply(u64x8 a, uint32_t b) { return {_mm512_mul_epu32(a.v, _mm512_set1_epi64(b))}; }
+// Upper half of p ^ lower halves of a and b.
+static inline u64x8 xor_high(u64x8 p, u64x8 a, u64x8 b) {
+  return {_mm512_ternarylogic_epi64(_mm512_srli_epi64(p.v, 32), a.v, b.v, 0x96)};
+}
+// The lower halves of four vectors, taken lane by lane: of lanes 0, 2, 4, 6 and of lanes 1, 3, 5, 7.
+static inline void interleave(const u64x8 (&c)[4], i32x16& even, i32x16& odd) {
+  const __m512i p = _mm512_mask_mov_epi32(c[0].v, 0xAAAA, _mm512_slli_epi64(c[1].v, 32));
+  const __m512i q = _mm512_mask_mov_epi32(c[2].v, 0xAAAA, _mm512_slli_epi64(c[3].v, 32));
+  even = {_mm512_unpacklo_epi64(p, q)};
+  odd = {_mm512_unpackhi_epi64(p, q)};
+}
+// Sixteen lanes in double precision.
+struct f64x16 { __m512d lo, hi; };
+static inline f64x16 set_double(double x) { return {_mm512_set1_pd(x), _mm512_set1_pd(x)}; }
+static inline f64x16 to_double(f32x16 a) {
+  return {_mm512_cvtps_pd(_mm512_castps512_ps256(a.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1))};
+}
+static inline f64x16 operator+(f64x16 a, f64x16 b) { return {_mm512_add_pd(a.lo, b.lo), _mm512_add_pd(a.hi, b.hi)}; }
+static inline f64x16 operator-(f64x16 a, f64x16 b) { return {_mm512_sub_pd(a.lo, b.lo), _mm512_sub_pd(a.hi, b.hi)}; }
+static inline f64x16 operator*(f64x16 a, f64x16 b) { return {_mm512_mul_pd(a.lo, b.lo), _mm512_mul_pd(a.hi, b.hi)}; }
+static inline f64x16 abs(f64x16 a) { return {_mm512_abs_pd(a.lo), _mm512_abs_pd(a.hi)}; }
+static inline void store_double(double* p, f64x16 a) {
+  _mm512_storeu_pd(p, a.lo);
+  _mm512_storeu_pd(p + 8, a.hi);
 }
 static inline i64x16 zero_long() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
 // To the nearest integer, ties to even; lanes in 0..2^51.
@@ -148,6 +168,11 @@ static inline i64x16 to_long(f32x16 a) {
 }
 static inline i64x16 operator+(i64x16 a, i64x16 b) {
   return {_mm512_add_epi64(a.lo, b.lo), _mm512_add_epi64(a.hi, b.hi)};
+}
+// Zero in the lanes that are not chosen.
+static inline i64x16 keep(i64x16 a, mask16 m) {
+  return {_mm512_maskz_mov_epi64(static_cast<__mmask8>(m.v), a.lo),
+          _mm512_maskz_mov_epi64(static_cast<__mmask8>(m.v >> 8), a.hi)};
 }
 static inline int64_t sum_long(i64x16 a) { return _mm512_reduce_add_epi64(_mm512_add_epi64(a.lo, a.hi)); }
 

@@ -170,7 +170,6 @@ static inline mask16 operator==(f32x16 a, f32x16 b) {
   for (int i = 0; i < 16; i++) m |= static_cast<uint32_t>(a.v[i] == b.v[i]) << i;
   return {m};
 }
-static inline i32x16 operator^(i32x16 a, i32x16 b) { UNSPOOL_LANES(i32x16, a.v[i] ^ b.v[i]); }
 template <int N>
 static inline i32x16 shift_right(i32x16 a) {  // zeros come in
   UNSPOOL_LANES(i32x16, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) >> N));
@@ -186,30 +185,52 @@ static inline int compress(int32_t* p, i32x16 a, mask16 m) {
   for (uint32_t left = m.v; left; left &= left - 1) p[n++] = a.v[__builtin_ctz(left)];
   return n;
 }
-// The 64-bit products of unsigned lanes and b, as their halves.
-static inline void multiply(i32x16 a, uint32_t b, i32x16& high, i32x16& low) {
+// Eight counters of Philox, each in the lower half of a lane; what is in the upper half has no meaning.
+struct u64x8 { uint64_t v[8]; };
+constexpr int kNoiseGroups = 1;  // of eight counters side by side
+static inline u64x8 set_wide(uint32_t x) { return {{x, x, x, x, x, x, x, x}}; }
+static inline u64x8 load_wide(const int32_t* p) {  // 8
+  u64x8 r;
+  for (int i = 0; i < 8; i++) r.v[i] = static_cast<uint32_t>(p[i]);
+  return r;
+}
+static inline void store_low(int32_t* p, u64x8 a) {  // 8
+  for (int i = 0; i < 8; i++) p[i] = static_cast<int32_t>(a.v[i]);
+}
+// The 64-bit products of the lower halves and b.
+static inline u64x8 multiply(u64x8 a, uint32_t b) {
+  for (int i = 0; i < 8; i++) a.v[i] = (a.v[i] & 0xffffffffu) * b;
+  return a;
+}
+// Upper half of p ^ lower halves of a and b.
+static inline u64x8 xor_high(u64x8 p, u64x8 a, u64x8 b) {
+  for (int i = 0; i < 8; i++) p.v[i] = p.v[i] >> 32 ^ a.v[i] ^ b.v[i];
+  return p;
+}
+// The lower halves of four vectors, taken lane by lane: of lanes 0, 2, 4, 6 and of lanes 1, 3, 5, 7.
+static inline void interleave(const u64x8 (&c)[4], i32x16& even, i32x16& odd) {
   for (int i = 0; i < 16; i++) {
-    const uint64_t product = static_cast<uint64_t>(static_cast<uint32_t>(a.v[i])) * b;
-    high.v[i] = static_cast<int32_t>(product >> 32);
-    low.v[i] = static_cast<int32_t>(product);
+    even.v[i] = static_cast<int32_t>(c[i % 4].v[i / 4 * 2]);
+    odd.v[i] = static_cast<int32_t>(c[i % 4].v[i / 4 * 2 + 1]);
   }
 }
-// In each block of four lanes: lane i of a[j] and lane j of a[i] exchanged.
-static inline void transpose(i32x16 (&a)[4]) {
-  for (int i = 0; i < 16; i++) {
-    for (int j = i % 4 + 1; j < 4; j++) {
-      const int32_t x = a[i % 4].v[i / 4 * 4 + j];
-      a[i % 4].v[i / 4 * 4 + j] = a[j].v[i];
-      a[j].v[i] = x;
-    }
-  }
-}
+// Sixteen lanes in double precision.
+struct f64x16 { double v[16]; };
+static inline f64x16 set_double(double x) { UNSPOOL_LANES(f64x16, x); }
+static inline f64x16 to_double(f32x16 a) { UNSPOOL_LANES(f64x16, static_cast<double>(a.v[i])); }
+static inline f64x16 operator+(f64x16 a, f64x16 b) { UNSPOOL_LANES(f64x16, a.v[i] + b.v[i]); }
+static inline f64x16 operator-(f64x16 a, f64x16 b) { UNSPOOL_LANES(f64x16, a.v[i] - b.v[i]); }
+static inline f64x16 operator*(f64x16 a, f64x16 b) { UNSPOOL_LANES(f64x16, a.v[i] * b.v[i]); }
+static inline f64x16 abs(f64x16 a) { UNSPOOL_LANES(f64x16, __builtin_fabs(a.v[i])); }
+static inline void store_double(double* p, f64x16 a) { std::memcpy(p, a.v, sizeof a.v); }
 static inline i64x16 zero_long() { return {}; }
 // To the nearest integer, ties to even; lanes in 0..2^51.
 static inline i64x16 to_long(f32x16 a) {
   UNSPOOL_LANES(i64x16, static_cast<int64_t>((static_cast<double>(a.v[i]) + 0x1p52) - 0x1p52));
 }
 static inline i64x16 operator+(i64x16 a, i64x16 b) { UNSPOOL_LANES(i64x16, a.v[i] + b.v[i]); }
+// Zero in the lanes that are not chosen.
+static inline i64x16 keep(i64x16 a, mask16 m) { UNSPOOL_LANES(i64x16, m.v >> i & 1u ? a.v[i] : 0); }
 static inline int64_t sum_long(i64x16 a) {
   int64_t total = 0;
   for (int i = 0; i < 16; i++) total += a.v[i];

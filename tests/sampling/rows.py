@@ -1,68 +1,100 @@
-"""Rows of logits of every character, and plans that sample them."""
+"""Rows of logits of every character, stacks of every kind of entry over them, and the native sampler."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
+from tests.sampling.plans import Asked, Entry
 from unspool import _native
-from unspool.sampling.chain import Chain
-from unspool.sampling.plan import RowResults, SamplePlan
+from unspool.sampling.plan import RowResults, RowStatus, RuleKind, SamplePlan
+from unspool.sampling.sampler import Law
 
 Float32Array = npt.NDArray[np.float32]
 
 INSTRUCTION_SETS: list[str] = _native.instruction_sets()
 
-NO_RULES = Chain()
-
 
 @dataclass(frozen=True)
-class Planned:
-    """One row of a plan."""
+class Planned(Asked):
+    """One row of a plan, by the entries of its chain."""
 
-    chain: Chain = NO_RULES
-    history: Sequence[int] = ()
-    key: int = 0
-    position: int = 0
-    sample_index: int = 0
-    row: int = 0
+    stack: tuple[Entry, ...] = ()
+
+    def entries(self) -> list[Entry]:
+        return list(self.stack)
 
 
-def plan_of(planned: Iterable[Planned], num_logprobs: int = 0) -> SamplePlan:
-    rows = list(planned)
-    lengths = [len(p.chain.rules) for p in rows]
-    return SamplePlan(
-        rows=np.array([p.row for p in rows], np.int32),
-        chain_starts=np.cumsum([0, *lengths]).astype(np.int32),
-        kinds=np.concatenate([np.empty(0, np.int32), *(p.chain.kinds for p in rows)]),
-        values=np.concatenate([np.empty(0, np.float64), *(p.chain.values for p in rows)]),
-        history_starts=np.cumsum([0, *(len(p.history) for p in rows)]).astype(np.int64),
-        history=np.array([token for p in rows for token in p.history], np.int32),
-        keys=np.array([p.key for p in rows], np.uint64),
-        positions=np.array([p.position for p in rows], np.int32),
-        sample_indices=np.array([p.sample_index for p in rows], np.int32),
-        num_logprobs=num_logprobs,
-    )
+def entry(kind: RuleKind, *values: float, tokens: Sequence[int] = (), amounts: Sequence[float] = ()) -> Entry:
+    a, b, c = (*map(float, values), 0.0, 0.0, 0.0)[:3]
+    return kind, (a, b, c), list(tokens), list(amounts) or [0.0] * len(tokens)
 
 
-def draws_of(chain: Chain, n: int, history: Sequence[int] = ()) -> SamplePlan:
-    """n draws from the same row, at the positions 0 to n - 1."""
-    c, h = len(chain.rules), len(history)
-    return SamplePlan(
-        rows=np.zeros(n, np.int32),
-        chain_starts=np.arange(0, n * c + 1, c, dtype=np.int32) if c else np.zeros(n + 1, np.int32),
-        kinds=np.tile(chain.kinds, n),
-        values=np.tile(chain.values, n),
-        history_starts=np.arange(n + 1, dtype=np.int64) * h,
-        history=np.tile(np.array(history, np.int32), n),
-        keys=np.full(n, 20_240_229, np.uint64),
-        positions=np.arange(n, dtype=np.int32),
-        sample_indices=np.zeros(n, np.int32),
-    )
+def some_tokens(rng: np.random.Generator, size: int) -> list[int]:
+    """Distinct ones in any order: few, or most of a small vocabulary."""
+    tokens: list[int] = rng.permutation(size)[: rng.integers(0, min(size, 60) + 1)].tolist()
+    return tokens
+
+
+def any_entry(kind: RuleKind, rng: np.random.Generator, size: int) -> Entry:
+    """One entry of a kind with random values, now and then at the end of their range."""
+
+    def one_of(*choices: float) -> float:
+        return float(rng.choice(choices))
+
+    def share(*more: float) -> float:
+        return one_of(0.0, 1e-12, 0.02, 0.3, float(rng.random()), 0.9, 0.999, 1 - 1e-9, 1.0, *more)
+
+    makers: dict[RuleKind, Callable[[], Entry]] = {
+        RuleKind.REPETITION_PENALTY: lambda: entry(
+            kind, one_of(1e-4, 0.5, 1.1, 1.3, 5.0, 1e4), tokens=some_tokens(rng, size)
+        ),
+        RuleKind.TEMPERATURE: lambda: entry(kind, one_of(1e-9, 0.01, 0.3, 0.7, 1.0, 1.4, 30.0, 1e9)),
+        RuleKind.TOP_K: lambda: entry(
+            kind,
+            one_of(1, 2, 5, 50, max(1, size // 20), max(1, size // 2), size, size + 5),
+            int(rng.integers(3)),
+        ),
+        RuleKind.TOP_P: lambda: entry(kind, share(), int(rng.integers(3)), int(rng.integers(2))),
+        RuleKind.MIN_P: lambda: entry(kind, share(1e-4)),
+        RuleKind.ADD: lambda: any_addition(rng, size),
+        RuleKind.BAN: lambda: entry(kind, tokens=some_tokens(rng, size)),
+        RuleKind.ALLOW: lambda: entry(
+            kind, tokens=sorted({int(rng.integers(size)), *some_tokens(rng, size)})
+        ),
+        RuleKind.DYNAMIC_TEMPERATURE: lambda: entry(
+            kind, one_of(0.0, 0.2, 0.7), one_of(0.7, 1.5, 20.0), one_of(0.01, 0.5, 1.0, 2.0, 100.0)
+        ),
+        RuleKind.TOP_N_SIGMA: lambda: entry(kind, one_of(0.0, 0.5, 1.0, 2.5, 1e6, 4 * float(rng.random()))),
+        RuleKind.TYPICAL: lambda: entry(kind, share(), int(rng.integers(2))),
+        RuleKind.EPSILON: lambda: entry(kind, share(1e-6, 3e-4)),
+        RuleKind.ETA: lambda: entry(kind, share(1e-6, 3e-4)),
+        RuleKind.TOP_A: lambda: entry(kind, share(1e-3)),
+        RuleKind.TAIL_FREE: lambda: entry(kind, share()),
+        RuleKind.TOP_H: lambda: entry(kind, share(), one_of(0, 0, 1, 100), int(rng.integers(2))),
+        RuleKind.P_LESS: lambda: entry(kind),
+        RuleKind.XTC: lambda: entry(kind, one_of(0.5, 1.0), share(1e-5, 0.1)),
+        RuleKind.MIROSTAT_1: lambda: entry(kind, one_of(-1e9, -3.0, 0.5, 2.0, 6.0, 11.0, 40.0, 1e9)),
+        RuleKind.ADAPTIVE_P: lambda: entry(kind, share()),
+        RuleKind.WITNESS: lambda: entry(kind),
+    }
+    return makers[kind]()
+
+
+def any_addition(rng: np.random.Generator, size: int) -> Entry:
+    tokens = some_tokens(rng, size)
+    amounts = rng.choice([-np.inf, -3e38, -7.5, -0.5, 0.0, 0.25, 8.0, 40.0], len(tokens))
+    return entry(RuleKind.ADD, tokens=tokens, amounts=amounts.tolist())
+
+
+def any_stack(rng: np.random.Generator, size: int) -> tuple[Entry, ...]:
+    """One to six entries of different kinds in any order."""
+    kinds = rng.permutation(list(RuleKind))[: rng.integers(1, 7)]
+    return tuple(any_entry(RuleKind(kind), rng, size) for kind in kinds)
 
 
 def sample_natively(
@@ -72,9 +104,23 @@ def sample_natively(
     return RowResults(*_native.sample(pool, instruction_set, logits, *plan.arrays()))
 
 
+def laws_natively(
+    logits: Float32Array, plan: SamplePlan, instruction_set: str = "auto", threads: int = 1
+) -> list[Law]:
+    found = _native.laws(_native.Pool(threads), instruction_set, logits, *plan.arrays())
+    return [(RowStatus(status), ids, left) for status, ids, left in found]
+
+
 def assert_same(expected: RowResults, got: RowResults) -> None:
     for field in fields(RowResults):
         np.testing.assert_array_equal(getattr(got, field.name), getattr(expected, field.name), field.name)
+
+
+def assert_same_laws(expected: list[Law], got: list[Law]) -> None:
+    assert [law[0] for law in got] == [law[0] for law in expected]
+    for n, (wanted, found) in enumerate(zip(expected, got, strict=True)):
+        np.testing.assert_array_equal(found[1], wanted[1], f"ids of law {n}")
+        np.testing.assert_array_equal(found[2], wanted[2], f"logits of law {n}")
 
 
 def row_of(kind: str, size: int, rng: np.random.Generator) -> Float32Array:

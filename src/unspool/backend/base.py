@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from unspool.model.spec import ModelSpec
 from unspool.sampling.plan import RowResults, SamplePlan
+from unspool.sampling.sampler import Law
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -94,6 +95,10 @@ class Backend(Protocol):
 
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
         """Run each planned row's chain and draw, in one call."""
+        ...
+
+    def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
+        """What each planned row's chain makes of it, without a draw, in one call."""
         ...
 
     def copy_slots(self, pairs: Int32Array) -> None:

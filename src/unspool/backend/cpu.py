@@ -14,7 +14,8 @@ from unspool.backend.threads import shared_pool
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
 from unspool.model.tensor import Tensor
-from unspool.sampling.plan import RowResults, SamplePlan
+from unspool.sampling.plan import RowResults, RowStatus, SamplePlan
+from unspool.sampling.sampler import Law
 
 INSTRUCTION_SET_VARIABLE = "UNSPOOL_INSTRUCTION_SET"
 """Environment variable that picks the kernels where the caller does not; ``auto`` is the best there is."""
@@ -136,6 +137,14 @@ class CpuBackend:
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
         return RowResults(*results)
+
+    def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
+        """What each planned row's chain makes of it, without a draw, in one call."""
+        try:
+            found = _native.laws(self._pool, self.instruction_set, output.logits.numpy(), *plan.arrays())
+        except (ValueError, RuntimeError) as error:
+            raise BackendError(str(error)) from error
+        return [(RowStatus(status), ids, logits) for status, ids, logits in found]
 
     def copy_slots(self, pairs: Int32Array) -> None:
         """Copy keys and values ``pairs[:, 0] -> pairs[:, 1]`` ([N, 2] slots) in every layer, in order."""

@@ -44,7 +44,7 @@ def masses(logits: Float32Array) -> Int64Array:
 
     Integers, so that a sum does not depend on its order; below 2**62 for up to 2**22 logits.
     """
-    return _fixed_point(exp(below_max(logits)))
+    return fixed_point(exp(below_max(logits)))
 
 
 def below_max(logits: Float32Array) -> Float32Array:
@@ -54,7 +54,7 @@ def below_max(logits: Float32Array) -> Float32Array:
     return difference
 
 
-def _fixed_point(x: Float32Array) -> Int64Array:
+def fixed_point(x: Float32Array) -> Int64Array:
     """``round(2**40 * x)``, ties to even."""
     fixed: Int64Array = np.rint(x.astype(np.float64) * UNIT).astype(np.int64)
     return fixed
@@ -90,17 +90,27 @@ class Distribution:
     @property
     def log_probabilities(self) -> Float64Array:
         """[n] (z - max z) - log(W / 2**40): from the logits, so that thin tails keep their digits."""
-        return below_max(self.logits).astype(np.float64) - self._log_total
+        return below_max(self.logits).astype(np.float64) - self.log_total
 
     @property
-    def entropy(self) -> float:
-        """H in nats: log(W / 2**40) + sum(d e**-d) / sum(e**-d), with d = max z - z, in fixed point."""
+    def moments(self) -> Int64Array:
+        """[n] ``round(2**40 * d * exp(-d))`` with d = max z - z: what each adds to the mean of d."""
         x = below_max(self.logits)
         e = exp(x)
         # Where e is 0, d may be infinite; the product's limit is 0.
-        moments = _fixed_point(np.multiply(-x, e, where=e > 0, out=np.zeros_like(e)))
-        return self._log_total + float(moments.sum()) / float(self.total)
+        return fixed_point(np.multiply(-x, e, where=e > 0, out=np.zeros_like(e)))
 
     @property
-    def _log_total(self) -> float:
+    def mean_depth(self) -> float:
+        """The mean of d = max z - z under the law: sum of moments / W."""
+        return float(self.moments.sum()) / float(self.total)
+
+    @property
+    def log_total(self) -> float:
+        """log(W / 2**40): minus the log-probability of the most probable candidate."""
         return float(natural_log(self.total * 2.0**-40))
+
+    @property
+    def entropy(self) -> float:
+        """H in nats: log(W / 2**40) + mean d, in fixed point."""
+        return self.log_total + self.mean_depth

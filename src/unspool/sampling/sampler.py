@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from unspool.sampling import noise
 from unspool.sampling.distribution import Distribution
-from unspool.sampling.plan import RowResults, RowStatus, SamplePlan
-from unspool.sampling.rules import LogitsRow, Rule, RuleState, rule_of
+from unspool.sampling.plan import DRAW, RowResults, RowStatus, SamplePlan
+from unspool.sampling.rules import Inputs, LogitsRow, NoiseSource, apply_entry
 
 Float32Array = npt.NDArray[np.float32]
+Int32Array = npt.NDArray[np.int32]
+Law = tuple[RowStatus, Int32Array, Float32Array]
+"""Whether there is a law, and its candidates: ascending ids and their logits ([0] where there is none)."""
+
+NO_LAW = (np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class NoLawError(ValueError):
@@ -26,75 +29,120 @@ class NoLawError(ValueError):
 def sample(logits: Float32Array, plan: SamplePlan) -> RowResults:
     """Run each planned row's chain and draw from what it keeps.
 
-    ``logits`` is [R, vocabulary] float32. What is drawn depends on the row, its chain and history, and
+    ``logits`` is [R, vocabulary] float32. What is drawn depends on the row, its chain and their tokens, and
     on (key, position, sample index): on nothing else of the plan.
     """
     results = RowResults.empty(len(plan.rows), plan.num_logprobs)
     for n in range(len(plan.rows)):
-        entries = slice(plan.chain_starts[n], plan.chain_starts[n + 1])
-        rules = [
-            rule_of(*entry) for entry in zip(plan.kinds[entries], plan.values[entries].tolist(), strict=True)
-        ]
-        state = RuleState(plan.history[plan.history_starts[n] : plan.history_starts[n + 1]])
+        row = logits[plan.rows[n]]
         try:
-            raw = law_of(logits[plan.rows[n]])
-            law = law_of(logits[plan.rows[n]], rules, state)
+            raw = Distribution.of(*checked(LogitsRow.of(valid(row))))
+            processed = processed_row(row, plan, n)
         except NoLawError as error:
             results.status[n] = error.status
             continue
-        place = draw(law, int(plan.keys[n]), int(plan.positions[n]), int(plan.sample_indices[n]))
-        _report(results, n, raw, law, place)
+        law = Distribution.of(processed.ids, processed.logits)
+        drawn = plan.given[n] == DRAW
+        token = int(law.ids[draw(law, noise_of(plan, n))] if drawn else plan.given[n])
+        report(results, n, raw, law, token)
+        if processed.witnessed:
+            seen = Distribution.of(*processed.witnessed[-1])
+            results.surprises[n] = -log_probability(seen, token)
     return results
 
 
-def law_of(
-    logits: Float32Array,
-    rules: Sequence[Rule] = (),
-    state: RuleState = RuleState(np.empty(0, np.int32)),  # noqa: B008  # immutable
-) -> Distribution:
-    """What a chain makes of a [vocabulary] row of logits.
+def laws(logits: Float32Array, plan: SamplePlan) -> list[Law]:
+    """What each planned row's chain makes of it, without a draw."""
+    made: list[Law] = []
+    for n in range(len(plan.rows)):
+        try:
+            row = processed_row(logits[plan.rows[n]], plan, n)
+        except NoLawError as error:
+            made.append((error.status, *NO_LAW))
+        else:
+            made.append((RowStatus.OK, row.ids, row.logits))
+    return made
 
-    -inf is a token that is banned. Raises ``NoLawError`` with status NOT_A_NUMBER where the row holds
-    NaN or +inf, or where a rule's arithmetic takes the largest logit beyond float32; with EMPTY where
-    every token is banned.
+
+def processed_row(logits: Float32Array, plan: SamplePlan, n: int) -> LogitsRow:
+    """What planned row n's chain makes of a [vocabulary] row of logits; -inf is a token that is banned.
+
+    Raises ``NoLawError`` with status NOT_A_NUMBER where the row holds NaN or +inf, or where a rule's
+    arithmetic takes the largest logit beyond float32; with EMPTY where every token is banned.
     """
+    row = LogitsRow.of(valid(logits))
+    checked(row)
+    source = noise_of(plan, n)
+    with np.errstate(over="ignore"):
+        for entry in range(plan.chain_starts[n], plan.chain_starts[n + 1]):
+            tokens = slice(plan.token_starts[entry], plan.token_starts[entry + 1])
+            inputs = Inputs(plan.tokens[tokens], plan.amounts[tokens], source)
+            apply_entry(int(plan.kinds[entry]), plan.values[entry].tolist(), row, inputs)
+            checked(row)
+    return row
+
+
+def valid(logits: Float32Array) -> Float32Array:
+    """The row, if no logit is NaN or +inf."""
     if not np.all(logits < np.inf):
         raise NoLawError(RowStatus.NOT_A_NUMBER)
-    row = LogitsRow.of(logits)
+    return logits
+
+
+def checked(row: LogitsRow) -> tuple[Int32Array, Float32Array]:
+    """The candidates, if there is one and the largest logit is finite."""
     if len(row.ids) == 0:
         raise NoLawError(RowStatus.EMPTY)
-    with np.errstate(over="ignore"):
-        for rule in rules:
-            rule.apply(row, state)
-            if not np.isfinite(row.logits.max()):
-                raise NoLawError(RowStatus.NOT_A_NUMBER)
-    return Distribution.of(row.ids, row.logits)
+    if not np.isfinite(row.logits.max()):
+        raise NoLawError(RowStatus.NOT_A_NUMBER)
+    return row.ids, row.logits
 
 
-def draw(law: Distribution, key: int, position: int, sample_index: int) -> int:
+def noise_of(plan: SamplePlan, n: int) -> NoiseSource:
+    """Where planned row n's noise comes from."""
+    return NoiseSource(int(plan.keys[n]), int(plan.positions[n]), int(plan.sample_indices[n]))
+
+
+def draw(law: Distribution, source: NoiseSource) -> int:
     """The place among ``law.ids`` of the drawn token: argmin E / w, the lowest id of tied ones.
 
     The least of exponential variables with rates w is at i with probability w_i / W (the exponential
     race, or the Gumbel trick taken through exp): one number a candidate, whoever its neighbours are.
     """
     drawable = np.flatnonzero(law.weights)
-    variables = noise.exponentials(key, law.ids[drawable], position, sample_index)
+    variables = noise.exponentials(source.key, law.ids[drawable], source.position, source.sample_index)
     return int(drawable[np.argmin(variables / law.weights[drawable])])
 
 
-def _report(results: RowResults, n: int, raw: Distribution, law: Distribution, place: int) -> None:
-    """Fill row n of the results with what was drawn and how probable it was."""
-    token = law.ids[place]
-    order = LogitsRow(raw.ids, raw.logits).descending()
-    log_probabilities = raw.log_probabilities
-    drawn = np.searchsorted(raw.ids, token)
+def log_probability(law: Distribution, token: int) -> float:
+    """log p of a token under a law; -inf where it is no candidate."""
+    place = int(np.searchsorted(law.ids, token))
+    if place == len(law.ids) or law.ids[place] != token:
+        return -np.inf
+    return float(law.log_probabilities[place])
+
+
+def report(results: RowResults, n: int, raw: Distribution, law: Distribution, token: int) -> None:
+    """Fill row n of the results with a token and how probable it is."""
     results.tokens[n] = token
-    results.logprobs[n] = log_probabilities[drawn]
-    results.processed_logprobs[n] = law.log_probabilities[place]
-    results.ranks[n] = np.flatnonzero(order == drawn)[0]
+    results.logprobs[n] = log_probability(raw, token)
+    results.processed_logprobs[n] = log_probability(law, token)
+    results.ranks[n] = rank(raw, token)
     results.entropies[n] = raw.entropy
     results.kept[n] = np.count_nonzero(law.logits > -np.inf)
-    best = order[: results.top_tokens.shape[1]]
-    results.top_tokens[n, : len(best)] = raw.ids[best]
-    results.top_logprobs[n] = -np.inf
-    results.top_logprobs[n, : len(best)] = log_probabilities[best]
+    results.top_logprobs[:, :, n] = -np.inf
+    for which, of in enumerate((raw, law)):
+        best = of.ids[LogitsRow(of.ids, of.logits).descending()[: results.top_tokens.shape[2]]]
+        results.top_tokens[which, n, : len(best)] = best
+        for i, listed in enumerate(best.tolist()):
+            results.top_logprobs[which, 0, n, i] = log_probability(raw, listed)
+            results.top_logprobs[which, 1, n, i] = log_probability(law, listed)
+
+
+def rank(raw: Distribution, token: int) -> int:
+    """How many candidates come before a token; all of them where it is banned."""
+    place = int(np.searchsorted(raw.ids, token))
+    if place == len(raw.ids) or raw.ids[place] != token:
+        return len(raw.ids)
+    order = LogitsRow(raw.ids, raw.logits).descending()
+    return int(np.flatnonzero(order == place)[0])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from unspool.sampling.plan import RuleKind
-from unspool.sampling.rules.rule import LogitsRow, RuleState, require
+from unspool.sampling.rules.counts import TokenCounts
+from unspool.sampling.rules.rule import Inputs, LogitsRow, require
+from unspool.sampling.rules.scope import Scope
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class RepetitionPenalty:
     """
 
     value: float
+    scope: Scope = "output"
+    name: ClassVar[str] = "repetition_penalty"
     kind: ClassVar[RuleKind] = RuleKind.REPETITION_PENALTY
 
     def __post_init__(self) -> None:
@@ -28,13 +33,22 @@ class RepetitionPenalty:
         )
 
     @property
+    def values(self) -> tuple[float, ...]:
+        """r."""
+        return (self.value,)
+
+    @property
     def is_off(self) -> bool:
         """At 1."""
         return self.value == 1
 
-    def apply(self, row: LogitsRow, state: RuleState) -> None:
+    def memory(self, prompt: Sequence[int]) -> TokenCounts:
+        """The tokens in scope."""
+        return TokenCounts(self.scope, prompt)
+
+    def apply(self, row: LogitsRow, inputs: Inputs) -> None:
         """Penalize in float32."""
         r = np.float32(self.value)
         z = row.logits
-        seen = np.isin(row.ids, state.history)
-        row.logits = np.where(seen, np.where(z > 0, z / r, z * r), z)
+        with np.errstate(over="ignore"):
+            row.take(np.where(np.isin(row.ids, inputs.tokens), np.where(z > 0, z / r, z * r), z))
