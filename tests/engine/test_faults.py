@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -34,11 +35,13 @@ from unspool.backend.base import Int32Array, StepBatch, StepOutput
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.engine.source import LinearCombination, Source, TrackSpec
-from unspool.errors import BackendError, RowError, UnspoolError
+from unspool.errors import BackendError, ParameterError, RowError, UnspoolError
 from unspool.results import Candidate
 from unspool.sampling.noise import mix
 from unspool.sampling.plan import RowResults, SamplePlan
+from unspool.sampling.sampler import Law
 from unspool.speculate import DraftTree
+from unspool.strategy import Sample
 
 POISON = 5
 """A token that no healthy request of these tests has in its prompt."""
@@ -46,6 +49,10 @@ POISON = 5
 
 class CallerError(Exception):
     """What a caller's own code raises."""
+
+
+class AlarmError(BaseException):
+    """What a caller's own signal handler raises."""
 
 
 def clean(count: int, seed: int) -> list[int]:
@@ -184,6 +191,9 @@ class Flaky(Recording):
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
         return self._call("sample", lambda: super(Flaky, self).sample(output, plan))  # type: ignore[no-any-return]
 
+    def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
+        return self._call("laws", lambda: super(Flaky, self).laws(output, plan))  # type: ignore[no-any-return]
+
     def copy_slots(self, pairs: Int32Array) -> None:
         self._call("copy_slots", lambda: super(Flaky, self).copy_slots(pairs))
 
@@ -268,6 +278,19 @@ class Throwing(Lanes):
             raise CallerError("mine")
 
 
+class ThrowingFork:
+    """A strategy that throws when it has just forked, before the fork has its place."""
+
+    width, together = 1, True
+
+    def grow(self, frontier: Any, branches: Any) -> None:
+        for branch, token, figures in frontier:
+            branches.append(branch, token, figures)
+            branches.commit(branch)
+        branches.fork(frontier[0].branch)
+        raise CallerError("mine")
+
+
 class ThrowingBeam(Beam):
     """A strategy that throws when it has just forked and dropped."""
 
@@ -277,11 +300,39 @@ class ThrowingBeam(Beam):
             raise CallerError("mine")
 
 
+class Idle:
+    """A strategy that leaves its branches as they are."""
+
+    width = 2
+
+    def __init__(self, together: bool) -> None:
+        self.together = together
+
+    def grow(self, frontier: Any, branches: Any) -> None:
+        pass
+
+
+class IdleFork(Sample):
+    """A strategy that forks a branch before it goes on, and never lets the fork go on."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def grow(self, frontier: Any, branches: Any) -> None:
+        branches.fork(frontier[0].branch)
+        super().grow(frontier, branches)
+
+
 OWN_FAULTS: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception]]] = {
     "combine": (lambda: {"source": Source(GUIDED.tracks, throwing)}, CallerError),
     "NaN": (lambda: {"source": Source(GUIDED.tracks, nan_after(2)), "n": 2}, RowError),
     "strategy": (lambda: {"strategy": Throwing(2, 6)}, CallerError),
     "forking strategy": (lambda: {"strategy": ThrowingBeam(3, 6), "logprobs": 2}, CallerError),
+    "strategy that has just forked": (lambda: {"strategy": ThrowingFork()}, CallerError),
+    "strategy that does nothing": (lambda: {"strategy": Idle(together=False)}, UnspoolError),
+    "strategy that does nothing together": (lambda: {"strategy": Idle(together=True)}, UnspoolError),
+    "strategy that leaves a fork as it is": (lambda: {"strategy": IdleFork()}, UnspoolError),
+    "rule": (lambda: {"logits_processors": [throwing]}, CallerError),
     "proposer": (lambda: {"proposer": Scripted(throwing)}, CallerError),
     "callback": (lambda: {"on_event": throwing, "streaming": True}, CallerError),
 }
@@ -301,6 +352,97 @@ def test_a_callers_own_code_that_throws_ends_its_own_request(kind: str) -> None:
     for flights in (before, after):
         for i, flight in enumerate(flights):
             check_whole(flight, i)
+
+
+def ways_to_raise(error: BaseException) -> dict[str, dict[str, Any]]:
+    """Each place where a caller's own code runs, with code that raises this."""
+
+    def raising(*_: Any) -> Any:
+        raise error
+
+    class Raising(Lanes):
+        def grow(self, frontier: Any, branches: Any) -> None:
+            raise error
+
+    return {
+        "combine": {"source": Source(GUIDED.tracks, raising)},
+        "strategy": {"strategy": Raising(2, 6)},
+        "proposer": {"proposer": Scripted(raising)},
+        "rule": {"logits_processors": [raising]},
+        "callback": {"on_event": raising, "streaming": True},
+    }
+
+
+PLACES = [*ways_to_raise(CallerError()), "reader"]
+
+
+def ask_raising(engine: Engine, place: str, error: BaseException) -> Flight:
+    """A request whose code raises an error at one of these places, each time."""
+    if place != "reader":
+        return ask(engine, PROMPT, max_tokens=6, ignore_eos=True, seed=1, **ways_to_raise(error)[place])
+
+    def read(*_: Any) -> None:
+        raise error
+
+    return engine.submit(engine.prepare_reading(PROMPT, read))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+def test_what_is_no_ordinary_exception_ends_its_own_request_too(
+    place: str, error: type[BaseException]
+) -> None:
+    engine = make_native(40)
+    before = ask_all(engine)
+    bad = ask_raising(engine, place, error())
+    after = ask_all(engine)
+    finish(engine, bad, *before, *after)
+    assert isinstance(bad.error, error)
+    for flights in (before, after):
+        for i, flight in enumerate(flights):
+            check_whole(flight, i)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, AlarmError])
+def test_what_is_for_the_program_goes_through_once_and_ends_the_request_whose_code_it_came_from(
+    place: str, error: type[BaseException]
+) -> None:
+    engine = make_native(40)
+    before = ask_all(engine)
+    bad = ask_raising(engine, place, error())
+    after = ask_all(engine)
+    with pytest.raises(error):
+        run(engine, [bad, *before, *after])
+    run(engine, [bad, *before, *after])
+    check_empty(engine)
+    assert isinstance(bad.error, UnspoolError)
+    assert "interrupted" in str(bad.error)
+    for flights in (before, after):
+        for i, flight in enumerate(flights):
+            check_whole(flight, i)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_in_another_thread_than_the_programs_it_is_an_error_like_any_other(
+    error: type[BaseException],
+) -> None:
+    engine = make_native(40)
+    bad, others = ask_raising(engine, "combine", error()), ask_all(engine)
+    driver = threading.Thread(target=lambda: run(engine, [bad, *others]))
+    driver.start()
+    driver.join(60)
+    assert not driver.is_alive()
+    assert isinstance(bad.error, error)
+    for i, flight in enumerate(others):
+        check_whole(flight, i)
+
+
+def test_a_strategy_without_branches_is_refused() -> None:
+    engine = make_native()
+    with pytest.raises(ParameterError, match="begins with a branch or more, not 0"):
+        ask(engine, PROMPT, strategy=Lanes(0, 5), max_tokens=5)
+    check_empty(engine)
 
 
 def test_a_reader_that_throws_ends_its_own_request() -> None:

@@ -35,8 +35,10 @@ def test_shares_stay_within_the_budget_and_leave_nothing_that_fits(
     cost = {branch: 1 + weight * branch.length for branch in beginning}
     spent = sum(shares[branch] * cost[branch] for branch in beginning)
     assert all(0 <= shares[branch] <= branch.pending() for branch in beginning)
-    assert sum(shares.values()) >= 1
-    assert spent <= budget + 1e-9 or (sum(shares.values()) == 1 and shares[beginning[0]] == 1)
+    first = beginning[0]
+    assert shares[first] >= 1  # whatever a token of its costs
+    assert spent <= budget + 1e-9 or (shares[first] == 1 and spent - cost[first] <= budget / 2)
+    assert sum(shares.values()) <= budget
     for branch in beginning:
         assert shares[branch] == branch.pending() or spent + cost[branch] > budget - 1e-9
 
@@ -47,6 +49,15 @@ def test_the_first_and_the_shortest_both_get_on(weight: float) -> None:
     shares: Any = prefill_shares([first, long, short], 40, weight)  # type: ignore[list-item]
     assert shares[short] == 6
     assert shares[first] >= 34 // (1 + 900 * weight) > 0
+
+
+@pytest.mark.parametrize("computed", [0, 700, 6000, 10**6])
+@pytest.mark.parametrize("budget", [1, 2, 9, 256])
+def test_the_first_gets_on_however_far_it_is_and_whoever_else_comes(computed: int, budget: int) -> None:
+    first, others = Beginning(computed, 500), [Beginning(0, 4 + i) for i in range(7)]
+    shares: Any = prefill_shares([first, *others], budget, 1 / 700)  # type: ignore[list-item]
+    assert shares[first] >= 1
+    assert budget == 1 or shares[others[0]] == min(4, budget // 2)
 
 
 def test_tokens_far_into_a_prompt_count_for_more() -> None:

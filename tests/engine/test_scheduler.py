@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ from hypothesis import strategies as st
 
 from tests.engine.making import SPEC, make_engine
 from tests.strategy.models import Recording, ask, candidates, finish, make_native, native, words
+from tests.strategy.together import Lanes
 from unspool.backend.base import StepBatch, StepOutput
 from unspool.cache import BLOCK_SIZE, BlockPool, blocks_for_tokens
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.engine.prefill import PREFILL_TOKENS, prefill_share
+from unspool.engine.scheduler import MOST_BEGINNING, MOST_ENDED
 from unspool.errors import ContextLengthError
 from unspool.params import SamplingParams
 
@@ -276,3 +280,175 @@ def test_no_text_tells_of_the_company_the_order_the_steps_or_the_preemptions(
     for i, (length, asked) in enumerate(MIXED):
         alone = make_engine(native(), blocks_for_tokens(SPEC.context_length))
         assert flights[i].generation().candidates == candidates(alone, words(length), **asked)
+
+
+def test_a_long_prompt_gets_on_however_many_short_ones_keep_coming() -> None:
+    engine = make_native()
+    engine.scheduler._context_weight = 0.2  # as if the context were a long one
+    stream = ask(engine, words(3), max_tokens=120, ignore_eos=True, streaming=True)
+    engine.drive(lambda: stream.generated > 1)
+    long = ask(engine, words(60, seed=1), max_tokens=1)
+    short = ask(engine, words(6, seed=2), max_tokens=1)
+    served, steps = 0, 0
+    while not long.done:
+        engine.step()
+        steps += 1
+        if short.done:
+            served += 1
+            short = ask(engine, words(6, seed=2 + served), max_tokens=1)
+    assert steps <= 60
+    assert served > 5
+    assert not stream.done
+    engine.cancel(stream)
+    finish(engine)
+
+
+def test_requests_that_fit_alone_fit_in_any_company() -> None:
+    engine = make_engine(native(), 4, step_tokens=3, sharing=False)
+    flights = []
+    company = [(24, 19, 1, 1), (2, 39, 8, 1), (37, 27, 8, 0), (14, 37, 3, 1)]
+    asked: Any = {"ignore_eos": True, "seed": 1}
+    for i, (prompt, new, steps, priority) in enumerate(company):
+        own: Any = {"max_tokens": new, "priority": priority, **asked}
+        flights.append(ask(engine, words(prompt, seed=i), streaming=True, **own))
+        for _ in range(steps):
+            engine.step()
+    finish(engine, *flights)
+    for i, (flight, (prompt, new, _, _)) in enumerate(zip(flights, company, strict=True)):
+        alone = candidates(make_native(), words(prompt, seed=i), max_tokens=new, **asked)
+        assert flight.generation().candidates == alone
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "prompt", "width", "length"), [(4, 17, 2, 8), (9, 16, 3, 20), (9, 31, 4, 8)]
+)
+@pytest.mark.parametrize("count", [2, 3])
+def test_requests_whose_branches_grow_together_make_way_for_the_first(
+    num_blocks: int, prompt: int, width: int, length: int, count: int
+) -> None:
+    asked: Any = {"max_tokens": length, "ignore_eos": True, "seed": 1}
+
+    def lanes(engine: Engine, seed: int) -> Flight:
+        return ask(engine, words(prompt, seed=seed), strategy=Lanes(width, length), **asked)
+
+    engine = make_native(num_blocks)
+    flights = [lanes(engine, seed) for seed in range(count)]
+    finish(engine, *flights)
+    for seed, flight in enumerate(flights):
+        by_itself = make_native(num_blocks)
+        alone = lanes(by_itself, seed)
+        finish(by_itself, alone)
+        assert flight.generation().candidates == alone.generation().candidates
+    assert [flight.number for flight in flights] == first_tokens(flights)
+
+
+def test_branches_that_do_not_fit_together_end_with_an_error_and_harm_nobody() -> None:
+    engine = make_native(3)
+    asked: Any = {"max_tokens": 30, "ignore_eos": True, "seed": 1}
+    wide = ask(engine, words(5), strategy=Lanes(4, 30), **asked)
+    plain = ask(engine, words(6, seed=1), **asked)
+    finish(engine, wide, plain)
+    assert isinstance(wide.error, ContextLengthError)
+    assert plain.generation().candidates == candidates(make_native(), words(6, seed=1), **asked)
+
+
+@pytest.mark.parametrize("count", [1, MOST_BEGINNING - 1, MOST_BEGINNING, 2 * MOST_BEGINNING])
+def test_an_urgent_prompt_waits_for_no_number_of_lower_ones(count: int) -> None:
+    engine = make_native(200, step_tokens=8)
+    low = [ask(engine, words(100, seed=i), max_tokens=2, ignore_eos=True) for i in range(count)]
+    for _ in range(3):
+        engine.step()
+    urgent = ask(engine, words(3, seed=99), max_tokens=4, ignore_eos=True, priority=1)
+    for _ in range(4):
+        engine.step()
+    assert urgent.done
+    assert not any(flight.done for flight in low)
+    finish(engine, *low)
+
+
+def test_an_urgent_request_takes_the_place_of_a_lower_one_in_a_full_step() -> None:
+    engine = make_native(step_tokens=4)
+    asked: Any = {"max_tokens": 40, "ignore_eos": True, "seed": 1}
+    low = [ask(engine, words(2, seed=i), **asked) for i in range(4)]
+    engine.drive(lambda: all(flight.generated for flight in low))
+    equal = ask(engine, words(2, seed=8), **asked)
+    urgent = ask(engine, words(2, seed=9), max_tokens=2, ignore_eos=True, priority=1)
+    for _ in range(3):
+        engine.step()
+    assert urgent.done
+    assert equal.started == 0
+    assert [flight.preemptions for flight in low] == [0, 0, 0, 1]
+    finish(engine, *low, equal)
+    for i, flight in enumerate(low):
+        assert flight.generation().candidates == candidates(make_native(), words(2, seed=i), **asked)
+
+
+def test_nobody_gives_up_a_place_for_one_that_cannot_start_all_the_same() -> None:
+    engine = make_native(14)
+    asked: Any = {"ignore_eos": True, "seed": 1}
+    top = ask(engine, words(100), max_tokens=20, priority=2, **asked)  # it holds 7 blocks, and 8 at last
+    low = [ask(engine, words(20, seed=i), max_tokens=12, **asked) for i in range(1, 4)]
+    engine.drive(lambda: all(flight.generated for flight in low))
+    urgent = ask(engine, words(113, seed=9), max_tokens=5, priority=1, **asked)
+    engine.drive(lambda: all(flight.done for flight in low))
+    assert not top.done
+    assert [flight.preemptions for flight in low] == [0, 0, 0]
+    assert urgent.started == 0
+    finish(engine, top, urgent)
+
+
+def test_what_lower_ones_share_with_those_that_stay_is_not_counted_as_room() -> None:
+    """The samples of one prompt hold its blocks together: that one gives way frees few of them."""
+    engine = make_native(8)
+    asked: Any = {"ignore_eos": True, "seed": 1}
+    prompt = words(80)
+    top = ask(engine, prompt, max_tokens=10, priority=2, **asked)
+    engine.drive(lambda: top.generated > 0)
+    low = ask(engine, prompt, max_tokens=12, **asked)
+    engine.drive(lambda: low.generated > 0)
+    urgent = ask(engine, words(40, seed=9), max_tokens=5, priority=1, **asked)
+    engine.drive(lambda: top.done)
+    assert low.preemptions == 0
+    finish(engine, low, urgent)
+    assert low.generation().candidates == candidates(make_native(), prompt, max_tokens=12, **asked)
+
+
+def test_cancelled_requests_are_let_go_although_they_waited_behind_one_that_cannot_start() -> None:
+    engine = make_native(8)
+    big = ask(engine, words(60), max_tokens=60, ignore_eos=True)
+    engine.drive(lambda: big.generated > 0)
+    blocked = ask(engine, words(100, seed=1), max_tokens=20, ignore_eos=True)
+    flights = []
+    for i in range(20 * MOST_ENDED):
+        flight = ask(engine, words(20, seed=2), max_tokens=50, n=3)
+        if i % 10 == 0:
+            engine.step()
+        engine.cancel(flight)
+        flights.append(weakref.ref(flight))
+        del flight
+    assert not big.done
+    gc.collect()
+    assert sum(flight() is not None for flight in flights) <= MOST_ENDED + 2
+    engine.cancel(big)
+    finish(engine, blocked)
+    assert blocked.error is None
+
+
+def test_what_cannot_be_planned_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_native()
+    asked: Any = {"max_tokens": 10, "ignore_eos": True, "seed": 1, "n": 2}
+    good = [ask(engine, words(20, seed=i), **asked) for i in range(2)]
+    engine.drive(lambda: good[0].generated > 2)
+    bad = ask(engine, words(30, seed=5), **asked)
+    engine.drive(lambda: bad.generated > 2)
+
+    def fail(_: int) -> int:
+        raise ZeroDivisionError
+
+    broken = bad.branches[1].tracks[0]
+    original = type(broken).pending
+    monkeypatch.setattr(type(broken), "pending", lambda t, n: fail(n) if t is broken else original(t, n))
+    finish(engine, *good, bad)
+    assert isinstance(bad.error, ZeroDivisionError)
+    for i, flight in enumerate(good):
+        assert flight.generation().candidates == candidates(make_native(), words(20, seed=i), **asked)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -227,3 +231,117 @@ def test_work_that_comes_after_a_step_has_looked_is_no_reason_to_give_up() -> No
 
     turns.drive(step, lambda: len(steps) > 1, None, lambda: next(looks))
     assert len(steps) == 2
+
+
+class Interrupts:
+    """Interrupts the main thread again and again, at most once in each call, wherever that is by then."""
+
+    def __init__(self) -> None:
+        self.armed = self.over = False
+        self.count = 0
+
+    def _handle(self, *_: object) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+    def _send(self) -> None:
+        chance, main = random.Random(0), threading.main_thread().ident
+        assert main is not None
+        while not self.over:
+            time.sleep(chance.random() * 0.0004)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    def during(self, act: Callable[[], None]) -> None:
+        try:
+            self.armed = True
+            act()
+            self.armed = False
+        except KeyboardInterrupt:
+            self.count += 1
+
+    def __enter__(self) -> Interrupts:
+        self._before = signal.signal(signal.SIGUSR1, self._handle)
+        self._sender = threading.Thread(target=self._send)
+        self._sender.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over = True
+        self._sender.join(PATIENCE)
+        signal.signal(signal.SIGUSR1, self._before)
+
+
+def test_an_interrupt_at_any_point_leaves_the_lock_and_the_turn_to_others() -> None:
+    turns = Turns()
+    steps, over = Steps(turns), threading.Event()
+    ways: list[Callable[[], object]] = [
+        lambda: steps.drive_to(steps.taken + 3),
+        lambda: turns.between_steps(lambda: None),
+        lambda: turns.soon(lambda: None),
+        turns.wake,
+    ]
+
+    def go_on() -> None:
+        while not over.is_set():
+            steps.drive_to(steps.taken + 2)
+
+    others = [threading.Thread(target=go_on) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        with Interrupts() as interrupts:
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                for way in ways:
+                    interrupts.during(way)  # type: ignore[arg-type]
+    finally:
+        over.set()
+        for other in others:
+            other.join(PATIENCE)
+    assert not any(other.is_alive() for other in others)
+    assert interrupts.count > 100
+    assert steps.overlaps == 0
+    in_threads([lambda: steps.drive_to(steps.taken + 10), lambda: turns.between_steps(lambda: None)])
+
+
+def test_one_that_waits_takes_over_even_if_nobody_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt may end a driver before it has told others that it is gone."""
+    turns = Turns()
+    steps, waits = Steps(turns), threading.Event()
+    follower = threading.Thread(target=lambda: (waits.set(), steps.drive_to(20)))  # type: ignore[func-returns-value]
+
+    def wanted() -> bool:
+        if steps.taken == 3 and not waits.is_set():
+            follower.start()
+            waits.wait(PATIENCE)
+            time.sleep(0.1)
+        return steps.taken >= 10
+
+    monkeypatch.setattr(turns, "wake", lambda: None)
+    turns.drive(steps, wanted, None)
+    follower.join(PATIENCE)
+    assert not follower.is_alive()
+    assert steps.taken == 20
+
+
+def test_a_thread_that_parks_the_others_is_alone_to_take_steps() -> None:
+    turns = Turns()
+    steps, over = Steps(turns), threading.Event()
+    others = [threading.Thread(target=lambda: turns.drive(steps, over.is_set, None)) for _ in range(3)]
+    for other in others:
+        other.start()
+    turns.park(os.getpid() + 1)  # another process: this one's threads go on
+    steps.drive_to(steps.taken + 5)
+    assert len(steps.by) > 0
+    turns.park(os.getpid())
+    taken = steps.taken
+    time.sleep(0.05)
+    assert steps.taken == taken
+    steps.drive_to(taken + 5)
+    assert steps.taken == taken + 5
+    over.set()
+    turns.wake()
+    for other in others:
+        other.join(PATIENCE)
+        assert not other.is_alive()

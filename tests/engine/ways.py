@@ -51,7 +51,7 @@ class Way:
             step_tokens=self.step_tokens,
             sharing=self.sharing,
         )
-        gaps = np.random.default_rng(2).integers(0, 12, len(mix.requests))
+        gaps = np.random.default_rng(2).integers(0, 9, len(mix.requests))
         arrivals = np.cumsum(gaps).tolist() if self.late else [0] * len(mix.requests)
         flights = compute(engine, mix.requests, arrivals, streaming=self.streaming)
         mix.check(candidates_of(flights))
@@ -61,7 +61,10 @@ class Way:
             assert all(flight.cached_tokens == 0 for flight in flights)
         stats = engine.stats()
         assert stats.steps > arrivals[-1], "not every request came while others ran"
-        assert stats.preemptions > len(mix.requests) / 10 if self.tight else stats.preemptions == 0
+        if self.tight:
+            assert stats.preemptions > len(mix.requests) / 20
+        elif self.step_tokens is None:  # in small steps urgent requests take the places of others
+            assert stats.preemptions == 0
         assert_empty(engine)
 
 
@@ -191,7 +194,11 @@ def check_warm(mix: Mix, new_engine: NewEngine) -> None:
     again = mix.shuffled(seed=3)
     warm = compute(engine, again.requests)
     again.check(candidates_of(warm))
-    computed = [(len(asked.prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE for asked in again.requests]
+    read = [asked.params.prompt_logprobs is not None for asked in again.requests]  # every row is computed
+    computed = [
+        0 if whole else (len(asked.prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE
+        for asked, whole in zip(again.requests, read, strict=True)
+    ]
     assert [flight.cached_tokens for flight in warm] == computed
     assert 0 < sum(flight.cached_tokens for flight in cold) < sum(computed), "some begin alike"
     assert_empty(engine)

@@ -180,6 +180,30 @@ def test_a_requests_error_reaches_its_own_task_alone(llm: LLM, tiny_path: Path) 
     assert at_rest(slow)
 
 
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+def test_what_a_tasks_own_rule_raises_reaches_no_other_task(
+    llm: LLM, shared: AsyncLLM, error: type[BaseException]
+) -> None:
+    def raising(token_ids: Any, logits: Any) -> Any:
+        if len(token_ids) == 5:
+            raise error
+        return logits
+
+    async def main() -> list[list[Candidate] | BaseException]:
+        asked: Settings = {"seed": 1, "max_tokens": 90, "ignore_eos": True}
+        tasks = [asyncio.ensure_future(joined(shared.generate([9, 8, 7], **asked))) for _ in range(3)]
+        own: Settings = {**asked, "logits_processors": [raising]}
+        bad = shared.generate([5, 6, 7], **own)
+        tasks.insert(1, asyncio.ensure_future(joined(bad)))
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    made = run(main())
+    assert isinstance(made[1], error)
+    expected = llm.generate([9, 8, 7], seed=1, max_tokens=90, ignore_eos=True).candidates
+    assert [made[0], *made[2:]] == [expected] * 3
+    assert at_rest(shared)
+
+
 def test_an_engine_that_fails_tells_every_task_and_goes_on(llm: LLM, tiny_path: Path) -> None:
     slow, backend = paced(tiny_path)
     [backend.poison] = slow.tokenizer.encode("~")

@@ -7,14 +7,19 @@ import random
 import subprocess
 import sys
 import threading
+import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from unspool import LLM, AsyncLLM, UnspoolError
+from unspool import LLM, AsyncLLM, Chunk, ContextLengthError, ParameterError, UnspoolError
+from unspool.engine.engine import Engine
+from unspool.engine.flight import Flight
 from unspool.params import SamplingParams, Settings
 
 PROMPTS = ["the inner other", "another", "x", "the inner and the other of them and the rest"]
@@ -283,6 +288,74 @@ def test_streams_abandoned_by_many_threads_leave_nothing(own: LLM) -> None:
     assert own.stats().cancelled == 6 * 15
 
 
+class Overtaken(deque[Chunk]):
+    """An outbox that, when it is found empty, another thread fills before the finder goes on."""
+
+    def __init__(self, engine: Engine, flight: Flight) -> None:
+        super().__init__()
+        self.engine, self.flight, self.read = engine, flight, 0
+
+    def popleft(self) -> Chunk:
+        self.read += 1
+        return super().popleft()
+
+    def __bool__(self) -> bool:
+        found = len(self) > 0
+        if self.read and not found and not self.flight.done:
+            in_threads([lambda: self.engine.drive(lambda: self.flight.done)])
+        return found
+
+
+def test_a_stream_whose_steps_another_thread_takes_loses_nothing(
+    llm: LLM, own: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = own.engine.submit
+
+    def submitted(*args: Any, **options: Any) -> Flight:
+        flight = submit(*args, **options)
+        flight.outbox = Overtaken(own.engine, flight)
+        return flight
+
+    monkeypatch.setattr(own.engine, "submit", submitted)
+    asked: Settings = {"max_tokens": 30, "ignore_eos": True, "seed": 1, "n": 2}
+    chunks = list(own.stream(PROMPTS[0], **asked))
+    expected = llm.generate(PROMPTS[0], **asked).candidates
+    assert chunks[-1].generation is not None
+    assert chunks[-1].generation.candidates == expected
+    for candidate in expected:
+        mine = [chunk for chunk in chunks if chunk.index == candidate.index]
+        assert "".join(chunk.text for chunk in mine) == candidate.text
+        assert [token for chunk in mine for token in chunk.tokens] == candidate.tokens
+
+
+def test_what_is_too_long_to_read_is_refused_before_anything_is_allocated(own: LLM) -> None:
+    token_ids = [5] * 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ContextLengthError, match="100000 tokens"):
+            own.logits(token_ids)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10_000_000  # the logits would have taken ten times that
+
+
+@pytest.mark.parametrize("empty", [[], (), np.empty(0, np.int64)])
+def test_an_empty_prompt_is_called_by_its_name(own: LLM, empty: Any) -> None:
+    with pytest.raises(ParameterError, match="prompt 1 of the list: the prompt is empty"):
+        own.generate([[5], empty], max_tokens=2)
+    for ask_of in (own.logits, own.score, own.next_token):
+        with pytest.raises(ParameterError, match="the prompt is empty"):
+            ask_of(empty)
+
+
+@pytest.mark.parametrize("token", [2**31, 2**63 - 1, 2**63, 2**64, 10**30, -1, -(2**63) - 1])
+def test_an_id_out_of_range_is_named_however_large_it_is(own: LLM, token: int) -> None:
+    for ask_of in (own.generate, own.logits, own.score):
+        with pytest.raises(ParameterError, match=rf"token id {token} \(at 1\); the model's ids are 0 to"):
+            ask_of([5, token])
+
+
 def child(code: str, *arguments: Any) -> str:
     """What a Python process prints that runs ``code`` and must end well."""
     command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", code, *map(str, arguments)]
@@ -377,6 +450,7 @@ def fork():
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 async def run(count):
+    asyncio.get_running_loop().slow_callback_duration = 60  # to fork takes its time, which is no warning
     async def whole():
         events = shared.generate("the inner", seed=1, max_tokens=30)
         return [chunk async for chunk in events][-1].generation.candidates
@@ -459,3 +533,83 @@ def test_threads_and_an_event_loops_thread_may_leave_in_any_order(tiny_path: Pat
         with pytest.raises(UnspoolError, match="closed"):
             llm.generate("x")
     assert threading.active_count() == before
+
+
+LEFT_BEHIND = """
+import atexit, sys, threading, time
+from unspool import LLM
+
+atexit.register(lambda: print(len(llm.generate("x", seed=1, max_tokens=4).tokens), "at exit", flush=True))
+llm = LLM(sys.argv[1], threads=2)
+asks = threading.Event()
+
+def work():
+    while True:
+        llm.generate("the inner", max_tokens=300, ignore_eos=True)
+        asks.set()
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+asks.wait()
+"""
+
+
+def test_a_program_may_end_while_threads_that_it_leaves_behind_generate(tiny_path: Path) -> None:
+    for _ in range(3):
+        command = [sys.executable, "-c", LEFT_BEHIND, str(tiny_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (0, "4 at exit\n"), done.stderr
+
+
+INTERRUPTED_BESIDE = """
+import random, signal, sys, threading, time
+from unspool import LLM, UnspoolError
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+llm = LLM(sys.argv[1], threads=1, cache_tokens=160)
+asked = dict(seed=1, max_tokens=20, ignore_eos=True)
+expected = llm.generate("the inner", **asked).candidates
+over, made = threading.Event(), [0, 0]
+
+def work(kind):
+    while not over.is_set():
+        try:
+            assert llm.generate("the inner", **asked).candidates == expected
+        except UnspoolError as error:  # its own code was running, in the main thread, just then
+            assert "interrupted" in str(error), error
+        made[kind] += 1
+
+threads = [threading.Thread(target=work, args=(kind,), daemon=True) for kind in range(2)]
+for thread in threads:
+    thread.start()
+signal.signal(signal.SIGALRM, interrupt)
+chance, end, interrupts = random.Random(1), time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < end:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + 0.003 * chance.random())
+        assert llm.generate("the inner", **asked).candidates == expected
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupts += 1
+    finally:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupts += 1
+assert interrupts > 50, interrupts
+before = list(made)
+while any(now < then + 2 for now, then in zip(made, before)):
+    time.sleep(0.01)
+over.set()
+for thread in threads:
+    thread.join()
+assert llm.generate("the inner", **asked).candidates == expected
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
+def test_interrupts_of_the_main_thread_hold_no_other_thread_up(tiny_path: Path, seconds: float) -> None:
+    assert child(INTERRUPTED_BESIDE, tiny_path, seconds) == "went on\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -109,9 +109,10 @@ class PrefixCache:
             count += 1
         return count
 
-    def held(self, hashes: Iterable[bytes]) -> int:
-        """How many of these cached blocks tables hold."""
-        return sum(self._pool.references(self._blocks[digest]) > 0 for digest in hashes)
+    def held(self, hashes: Iterable[bytes], but: Container[int] = ()) -> int:
+        """How many of these cached blocks tables hold, blocks in ``but`` aside."""
+        blocks = (self._blocks[digest] for digest in hashes)
+        return sum(self._pool.references(block) > 0 and block not in but for block in blocks)
 
     def take(self, hashes: Sequence[bytes], count: int | None = None) -> list[int]:
         """The blocks of a chain's longest cached prefix, of at most ``count``, to be adopted by a table.

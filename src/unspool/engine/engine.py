@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -13,11 +17,15 @@ import numpy as np
 
 from unspool.backend.base import Backend
 from unspool.cache import blocks_for_tokens
-from unspool.engine.branch import Branch, Detokenizer, TokenTexts, history_of
+from unspool.engine.branch import Branch, Detokenizer, TokenTexts
 from unspool.engine.cached_backend import CachedBackend
-from unspool.engine.computer import Computer, Drawn
+from unspool.engine.computer import Computer
 from unspool.engine.flight import Flight
+from unspool.engine.host import Host
+from unspool.engine.look import Look
+from unspool.engine.prompt_figures import PromptFigures
 from unspool.engine.request import Limits, Read, Request, check_fit, check_prompt, prepare, prepare_reading
+from unspool.engine.row_sampler import Drawn
 from unspool.engine.scheduler import Scheduler
 from unspool.engine.source import MAIN, Source, TrackSpec
 from unspool.engine.stats import EngineStats, Meter, known_tokens, snapshot
@@ -80,16 +88,17 @@ class Engine:
         self.limits = self._limits_of(self.main)
         most = min(home.backend.max_step_tokens for home in self.homes.values())
         self.step_tokens = min(STEP_TOKENS if step_tokens is None else step_tokens, most)
-        self.scheduler = Scheduler(self.homes.values(), self.step_tokens)
+        self.host = Host()
+        self.scheduler = Scheduler(self.homes.values(), self.step_tokens, self.host)
         self.meter = Meter()
-        self.computer = Computer(tuple(self.homes.values()), self.main, self._fail)
+        self.computer = Computer(tuple(self.homes.values()), self.main, self._fail, self.host)
         self._flights: dict[Flight, None] = {}
         self._inbox: deque[Flight] = deque()
         """Flights to begin, or to end where they are cancelled; any thread may add one."""
         self._numbers = itertools.count(1)
         self._process = os.getpid()
         self._turns = Turns()
-        self._growing: Flight | None = None
+        weakref.finalize(self, self._turns.park, self._process)  # at the end of the program, if not before
         self._late: dict[Flight, None] = {}
         """Streams with tokens that have not been put out yet."""
 
@@ -109,9 +118,7 @@ class Engine:
         Raises ``ParameterError`` or ``ContextLengthError`` for what cannot be honoured.
         """
         request = prepare(prompt, params, self.limits, self.settings, source=source, proposer=proposer)
-        if source is not None:
-            self._check_source(source, request)
-        return request
+        return request if source is None else replace(request, source=self._checked(source, request))
 
     def prepare_reading(self, token_ids: Sequence[int], read: Read) -> Request:
         """A request that computes a sequence and gives ``read`` the logits of its tokens, piece by piece.
@@ -119,6 +126,12 @@ class Engine:
         Raises as ``prepare`` does, except that a sequence may fill the context.
         """
         return prepare_reading(token_ids, read, self.limits)
+
+    def prepare_look(self, request: Request) -> tuple[Request, Look]:
+        """A request that computes another one's prompt, and what will have the law of its first token."""
+        look = Look(request, self.computer.sampler, self.vocabulary)
+        last = len(request.prompt) - 1
+        return prepare_reading(request.prompt, look.read, self.limits, last, request.params), look
 
     def submit(
         self,
@@ -130,9 +143,12 @@ class Engine:
     ) -> Flight:
         """Let a request take part in the steps to come; returns at once. See ``Flight``.
 
-        Raises ``UnspoolError`` in a process that was forked from the one that made the engine.
+        Raises ``UnspoolError`` in a process that was forked from the one that made the engine, and
+        ``ParameterError`` for a strategy without branches.
         """
         self.check_process()
+        if request.strategy.width < 1:
+            raise ParameterError(f"a strategy begins with a branch or more, not {request.strategy.width}")
         number = next(self._numbers)
         flight = Flight(request, number, streaming=streaming, on_event=on_event, interval=interval)
         self._inbox.append(flight)
@@ -207,7 +223,11 @@ class Engine:
         self._settle()
         if self.scheduler.idle:
             return False
-        planned = self.scheduler.plan()
+        try:
+            planned = self.scheduler.plan()
+        except Exception as error:
+            self._blame_considered(error)
+            return True
         if self.scheduler.faults:
             planned = self._drop_faulty(planned)
             if not planned:
@@ -241,7 +261,10 @@ class Engine:
     def _begin(self, flight: Flight) -> None:
         """Make a flight's branches. The first goes ahead; the others start from what it has computed."""
         request, salt = flight.request, flight.request.params.cache_salt
-        history = history_of(request)
+        memory, reader = request.chain.memory(request.prompt), request.read
+        if request.params.prompt_logprobs is not None:
+            flight.prompt_figures = PromptFigures(request, self.computer.sampler, self.vocabulary)
+            reader = flight.prompt_figures.read
         branches = []
         for index in range(request.strategy.width):
             if request.source is None:
@@ -250,8 +273,9 @@ class Engine:
                 specs = request.source.tracks
                 tracks = [Track(self.homes[s.backend], list(s.prefix), s.exits, salt) for s in specs]
             detokenizer = self.new_detokenizer(request.params.skip_special_tokens)
-            own = history if history is None or index == 0 else history.fork()
-            branches.append(Branch(flight, index, tracks, detokenizer, self.vocabulary, own))
+            own = memory if memory is None or index == 0 else memory.fork()
+            reads = reader if index == 0 else None
+            branches.append(Branch(flight, index, tracks, detokenizer, self.vocabulary, own, reads))
         flight.branches = branches
         self._flights[flight] = None
         self.scheduler.queue(branches[:1])
@@ -264,17 +288,29 @@ class Engine:
         return [branch for branch in planned if branch.growing]
 
     def _give_up(self) -> None:
-        """Nothing can run: the branches of the first request grow together, and do not fit."""
-        if self.scheduler.running:
+        """Nothing can run, as branches that grow together hold their blocks and wait for others' places.
+
+        Later requests make way for the first. Where it has the cache for itself, its branches do not fit.
+        """
+        if self.scheduler.idle:
+            return
+        first = self.scheduler.give_way()
+        if first is not None:
             self._fail(
-                self.scheduler.running[0].flight,
+                first,
                 ContextLengthError(
                     f"the request's branches do not fit in the cache of {self.limits.cache_tokens} tokens "
                     "together: give a larger cache_tokens or cache_memory"
                 ),
             )
-        elif not self.scheduler.idle:
-            raise UnspoolError("no request runs, and none of those that wait can start")
+
+    def _blame_considered(self, error: Exception) -> None:
+        """End the request that could not be planned, which would come again; all else is computed again."""
+        branch = self.scheduler.considered
+        if branch is None or branch.flight.done:
+            raise error
+        self._recover()
+        self._fail(branch.flight, error)
 
     def _grow(self, drawn: list[Drawn]) -> None:
         """Let each request's strategy grow its branches."""
@@ -288,12 +324,7 @@ class Engine:
                     branch.drafted.rows[node] = (token, figures)
                 if node < 0:
                     frontier.append(RowResult(branch, token, figures))
-            self._growing = flight
-            try:
-                flight.grow(frontier, now)
-            except Exception as error:  # a strategy's, which may be a caller's own
-                self._fail(flight, error)
-            self._growing = None
+            self.host.run(flight, partial(flight.grow, frontier, now), self._fail)
 
     def _finish_step(self, planned: list[Branch], flights: dict[Flight, None]) -> None:
         """Settle what this step's growth left in the caches, and tell who waits."""
@@ -307,12 +338,13 @@ class Engine:
             if not branch.growing:
                 self.scheduler.remove(branch)
         for flight in flights:
+            if flight.request.strategy.together or flight.forks or flight.dropped:
+                self._follow_forks(flight)
             begun = flight.all_begun or flight.request.strategy.width == 1
             if not begun and any(branch.row for branch in planned if branch.flight is flight):
                 flight.all_begun = True
-                self.scheduler.queue(b for b in flight.branches if b.growing and not b.running)
-            if flight.request.strategy.together or flight.forks or flight.dropped:
-                self._follow_forks(flight)
+                others = (b for b in flight.branches if b.index < flight.request.strategy.width)
+                self.scheduler.queue(b for b in others if b.growing and not b.running)
             if flight.done:
                 continue
             if flight.due <= now or flight.ended:
@@ -332,7 +364,7 @@ class Engine:
             branch.drafted = None
             if not branch.growing or flight.done:
                 branch.free()
-            elif branch.running:
+            elif branch.holds_blocks:
                 self.scheduler.place(branch)
             else:
                 self.scheduler.queue([branch])
@@ -340,8 +372,8 @@ class Engine:
     def _publish(self, flight: Flight, now: float) -> None:
         """Put out what a flight has come to, and let go of one that has ended."""
         self._late.pop(flight, None)
-        self._growing = flight
-        try:
+
+        def publish() -> None:
             ended = flight.ended
             news = flight.publish(ended, now)
             if ended:
@@ -350,11 +382,10 @@ class Engine:
                 flight.done = True
             if news and flight.on_event is not None:
                 flight.on_event()
-        except Exception as error:  # a caller's own callback
-            self._fail(flight, error)
-        self._growing = None
 
-    def _fail(self, flight: Flight, error: Exception) -> None:
+        self.host.run(flight, publish, self._fail)
+
+    def _fail(self, flight: Flight, error: BaseException) -> None:
         """End a flight with an error."""
         if not flight.done:
             self.meter.failed += 1
@@ -366,28 +397,42 @@ class Engine:
         for branch in [*flight.branches, *flight.forks]:
             branch.growing = False
             self.scheduler.remove(branch)
-        flight.fail(error)
+        flight.forks.clear()
+        self.host.run(flight, partial(flight.fail, error), self._fail)
+        self._leave(flight)
+
+    def _leave(self, flight: Flight) -> None:
+        """Let go of a flight that is done."""
         self._flights.pop(flight, None)
         self._late.pop(flight, None)
 
     def _recover(self) -> None:
-        """After an interrupted step: compute everything again but the request that was growing."""
+        """After an interrupted step: compute everything again but the request whose own code was running."""
         for home in self.homes.values():
             home.reset()
-        growing, self._growing = self._growing, None
+        guest, self.host.guest = self.host.guest, None
         for flight in self._flights:
             flight.forks.clear()  # they start again like all others
             flight.all_begun = flight.all_begun or any(b.token_ids or not b.growing for b in flight.branches)
         self.scheduler.reset(branch for flight in self._flights for branch in flight.branches)
-        if growing is not None and growing.done:
-            growing.tell()  # which may have been all that was left to do
-        elif growing is not None:
-            self._fail(growing, UnspoolError(f"request {growing.number} was interrupted"))
-        for flight in tuple(self._flights):
-            if flight.error is not None:
-                self._end(flight, flight.error)
-            elif not flight.growing:
-                self._publish(flight, perf_counter())
+        if guest is not None and not guest.done and guest.error is None:
+            self.meter.failed += 1
+            guest.error = UnspoolError(f"request {guest.number} was interrupted")
+        for flight in tuple(self._flights if guest is None else {guest: None} | self._flights):
+            with suppress(BaseException):  # of a callback, on top of what is being raised
+                self._bring_to_end(flight)
+            if flight.done:
+                self._leave(flight)
+        self.host.guest = None
+
+    def _bring_to_end(self, flight: Flight) -> None:
+        """Do what an interrupt may have left undone of a flight's end."""
+        if flight.error is not None:
+            self._end(flight, flight.error)
+        elif flight.done:
+            flight.tell()
+        elif not flight.growing:
+            self._publish(flight, perf_counter())
 
     def check_process(self) -> None:
         """Raise ``UnspoolError`` in a process that was forked from the one that made the engine."""
@@ -406,8 +451,12 @@ class Engine:
             eos_ids=frozenset(self.vocabulary.eos_ids),
         )
 
-    def _check_source(self, source: Source, request: Request) -> None:
-        """Raise for tracks that this engine cannot run."""
+    def _checked(self, source: Source, request: Request) -> Source:
+        """A source of a request's own, which stays as it is whatever becomes of the caller's lists.
+
+        Raises for tracks that this engine cannot run.
+        """
+        tracks = []
         rows = [track.rows for track in source.tracks]
         if not rows or min(rows) < 1 or sum(rows) > self.step_tokens:
             raise ParameterError(
@@ -427,17 +476,20 @@ class Engine:
                     f"the rows of backend {track.backend!r} have {limits.vocab_size} tokens, the model's "
                     f"{self.limits.vocab_size}: they cannot be combined"
                 )
-            check_fit(len(check_prompt(track.prefix, limits.vocab_size)), request.max_tokens, limits)
-            blocks[track.backend] += blocks_for_tokens(len(track.prefix) + request.max_tokens)
+            prefix = check_prompt(track.prefix, limits.vocab_size)
+            tracks.append(replace(track, prefix=prefix, exits=track.exits and tuple(track.exits)))
+            check_fit(len(prefix), request.max_tokens, limits)
+            blocks[track.backend] += blocks_for_tokens(len(prefix) + request.max_tokens)
             if blocks[track.backend] > home.pool.num_blocks:
                 raise ContextLengthError(
                     f"the tracks through backend {track.backend!r} with max_tokens={request.max_tokens} do "
                     f"not fit together in its cache of {home.pool.num_tokens} tokens: shorten them, or give "
                     "a larger one"
                 )
-            check_exits(track, home.backend.spec.num_layers)
-        if list(source.tracks[0].prefix) != request.prompt:
+            check_exits(tracks[-1], home.backend.spec.num_layers)
+        if tracks[0].prefix != request.prompt:
             raise ParameterError("the first track's prefix must be the prompt")
+        return replace(source, tracks=tuple(tracks))
 
 
 def check_exits(track: TrackSpec, depth: int) -> None:

@@ -8,12 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from unspool.engine.branch import Branch
 from unspool.engine.request import Request
 from unspool.errors import UnspoolError
 from unspool.results import Chunk, FinishReason, Generation, Spread, Timing, Usage
 from unspool.strategy import Figures, RowResult
+
+if TYPE_CHECKING:
+    from unspool.engine.prompt_figures import PromptFigures
 
 
 class Flight:
@@ -62,8 +66,12 @@ class Flight:
         self.cached_tokens = self.preemptions = 0
         self.forks: list[Branch] = []
         """Branches that this step made."""
+        self.prompt_figures: PromptFigures | None = None
+        """How probable the prompt's tokens were, if that was asked for."""
         self._now = 0.0
         self._frontier: dict[Branch, RowResult] = {}
+        self._lengths: dict[Branch, int] = {}
+        """How many tokens each branch had that the strategy is growing."""
         self._next_index = request.strategy.width
 
     @property
@@ -74,16 +82,29 @@ class Flight:
     def grow(self, rows: Sequence[RowResult], now: float) -> None:
         """Let the strategy grow the branches whose rows have come, and again where drafts have their next."""
         self._now = now
-        strategy = self.request.strategy
-        if strategy.together:
+        if self.request.strategy.together:
             self._frontier.update((row.branch, row) for row in rows)
             if any(branch not in self._frontier for branch in self.growing):
                 return
             # by index, whichever came first: forks are numbered in the order in which they are made
             rows, self._frontier = sorted(self._frontier.values(), key=lambda row: row.branch.index), {}
         while rows:
-            strategy.grow(rows, self)
+            self._grow(rows)
             rows = self._drafted_rows() if self.request.proposer is not None else ()
+
+    def _grow(self, rows: Sequence[RowResult]) -> None:
+        """Let the strategy grow branches once.
+
+        Raises ``UnspoolError`` for one that is left as it was: no further row of it would ever come.
+        """
+        self._lengths = {row.branch: len(row.branch.token_ids) for row in rows}
+        self.request.strategy.grow(rows, self)
+        for branch, length in self._lengths.items():
+            if branch.growing and len(branch.token_ids) == length:
+                raise UnspoolError(
+                    f"the strategy of request {self.number} has neither given branch {branch.index} a token "
+                    "nor ended it"
+                )
 
     def _drafted_rows(self) -> list[RowResult]:
         """The rows of branches whose last token was drafted; where all grow together, of all or of none."""
@@ -112,6 +133,8 @@ class Flight:
     def fork(self, branch: Branch) -> Branch:
         """A second branch of the same tokens."""
         twin = branch.fork(self._next_index)
+        if branch in self._lengths:
+            self._lengths[twin] = self._lengths[branch]
         self._next_index += 1
         if branch.drafted is not None:
             twin.drafted = branch.drafted.fork()
@@ -174,7 +197,9 @@ class Flight:
         candidates = [branch.candidate() for branch in self.branches]
         completion = sum(len(candidate.token_ids) for candidate in candidates)
         usage = Usage(len(self.request.prompt), completion, self.cached_tokens)
-        return Generation(candidates, self.request.seed, usage, self._timing())
+        figures = self.prompt_figures
+        prompt_tokens = () if figures is None else figures.tokens
+        return Generation(candidates, self.request.seed, usage, self._timing(), prompt_tokens=prompt_tokens)
 
     def _timing(self) -> Timing:
         drawn = sum(branch.final for branch in self.branches)

@@ -35,10 +35,11 @@ def context_weight(spec: ModelSpec) -> float:
 
 
 def prefill_shares(beginning: Sequence[Branch], budget: float, weight: float = 0.0) -> dict[Branch, int]:
-    """How many tokens of a step each branch gets whose prompt is being computed; one at least over all.
+    """How many tokens of a step each branch gets whose prompt is being computed; the first one at least.
 
     Half of the budget goes to the first that came, so that it gets on whoever else comes; half to the
-    shortest, so that a few words do not wait behind pages. What these leave goes to the others in order.
+    shortest, so that a few words do not wait behind pages. What these leave goes to the others in order. Far
+    into a long context the first's half may not pay for a token: it gets one all the same.
 
     budget: in tokens at a prompt's beginning; one at position p counts 1 + weight * p.
     """
@@ -50,9 +51,8 @@ def prefill_shares(beginning: Sequence[Branch], budget: float, weight: float = 0
         shares[shortest] = min(left[shortest], int(budget / 2 / cost[shortest]))
         budget -= shares[shortest] * cost[shortest]
     for branch in beginning:
-        more = min(left[branch] - shares[branch], int(budget / cost[branch]))
+        least = 1 if branch is beginning[0] else 0
+        more = min(left[branch] - shares[branch], max(least, int(budget / cost[branch])))
         shares[branch] += more
         budget -= more * cost[branch]
-    if not any(shares.values()):
-        shares[beginning[0]] = 1
     return shares

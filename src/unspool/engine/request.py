@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from unspool.errors import ContextLengthError, ParameterError, shown
 from unspool.params import SamplingParams, Settings
 from unspool.sampling.chain import Chain
 from unspool.sampling.noise import mix
+from unspool.sampling.settings import compile_chain
 from unspool.speculate.draft import Proposer
 from unspool.strategy import Sample, Strategy
 
@@ -55,12 +57,15 @@ class Request:
     proposer: Proposer | None = None
     read: Read | None = None
     """Given the row of every token of the prompt, after which the request ends; nothing is drawn."""
-    kinds: npt.NDArray[np.int32] = field(init=False)
-    values: npt.NDArray[np.float64] = field(init=False)
+    read_from: int = 0
+    """The first token whose row is read."""
+    special: bool = field(init=False)
+    """Whether its rows need more than one call of the sampler for all of a step."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", self.chain.kinds)
-        object.__setattr__(self, "values", self.chain.values)
+        learns = self.chain.learns and self.proposer is not None
+        special = self.chain.custom is not None or self.params.trace or learns
+        object.__setattr__(self, "special", special)
 
 
 def prepare(
@@ -74,48 +79,61 @@ def prepare(
 ) -> Request:
     """Resolve ``params`` with the model's own settings and check them against its limits.
 
-    Raises ``ParameterError`` for an empty prompt or an id outside the vocabulary, ``ContextLengthError``
-    for a prompt or ``max_tokens`` that do not fit.
+    Raises ``ParameterError`` for an empty prompt, an id outside the vocabulary, a word that is not token ids
+    yet, or rules that do not go with the model's own settings; ``ContextLengthError`` for a prompt or
+    ``max_tokens`` that do not fit.
     """
-    missing = {name: value for name, value in model_settings.items() if getattr(params, name) is None}
-    params = replace(params, **missing)  # type: ignore[arg-type]  # the names and types of Settings
+    params = params.with_defaults(model_settings)
     ids = check_prompt(prompt, limits.vocab_size)
-    check_ids("stop_token_ids", params.stop_ids, limits.vocab_size)
+    for name, given in params.token_ids().items():
+        check_ids(name, given, limits.vocab_size)
+    if source is not None and params.prompt_logprobs is not None:
+        raise ParameterError("prompt_logprobs are of one track, and cannot be had with a source of several")
+    end_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else limits.eos_ids)
+    barred = end_ids | limits.eos_ids if params.suppress_eos else end_ids
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
     return Request(
         prompt=ids,
         params=params,
         strategy=Sample(params.n),
-        chain=params.chain(),
+        chain=compile_chain(params.rule_settings(barred)),
         seed=seed,
         key=mix(seed, 0),
         max_tokens=resolve_max_tokens(len(ids), params.max_tokens, limits),
-        end_ids=frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else limits.eos_ids),
+        end_ids=end_ids,
         stops=StopAutomaton(params.stop_strings) if params.stop_strings else None,
         source=source,
         proposer=proposer,
     )
 
 
-def prepare_reading(token_ids: Sequence[int], read: Read, limits: Limits) -> Request:
-    """A request that computes ``token_ids`` and gives ``read`` the row of each, in order.
+def prepare_reading(
+    token_ids: Sequence[int],
+    read: Read,
+    limits: Limits,
+    first: int = 0,
+    params: SamplingParams = SamplingParams(),  # noqa: B008  # immutable
+) -> Request:
+    """A request that computes ``token_ids`` and gives ``read`` the row of each from ``first`` on, in order.
+
+    params: whose ``priority`` and ``cache_salt`` hold.
 
     Raises as ``prepare`` does, except that the tokens may fill the context.
     """
     ids = check_prompt(token_ids, limits.vocab_size)
     check_fit(len(ids), 0, limits)
-    params = SamplingParams()
     return Request(
         prompt=ids,
-        params=params,
+        params=SamplingParams(priority=params.priority, cache_salt=params.cache_salt),
         strategy=Sample(1),
-        chain=params.chain(),
+        chain=Chain(),
         seed=0,
         key=0,
         max_tokens=0,
         end_ids=frozenset(),
         stops=None,
         read=read,
+        read_from=first,
     )
 
 
@@ -128,16 +146,16 @@ def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
-def check_prompt(prompt: Sequence[int], vocab_size: int) -> list[int]:
+def check_prompt(prompt: Any, vocab_size: int) -> list[int]:
     """The prompt as a list of ints. Raises ``ParameterError`` where it is empty or not of the vocabulary."""
-    ids = np.asarray(prompt)
-    if ids.size == 0:
+    flat = prompt.ndim == 1 if isinstance(prompt, np.ndarray) else isinstance(prompt, Sequence)
+    if flat and len(prompt) == 0:
         raise ParameterError(
             "the prompt is empty, and the model has no beginning-of-text token to start from"
         )
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+    if not flat or not all(isinstance(t, (int, np.integer)) and not isinstance(t, bool) for t in prompt):
         raise ParameterError("a prompt must be a string or a flat list of token ids, which are whole numbers")
-    listed: list[int] = ids.tolist()
+    listed = [int(token) for token in prompt]
     check_ids("the prompt", listed, vocab_size)
     return listed
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Sequence
 from time import perf_counter
 
 from unspool.cache import BLOCK_SIZE, blocks_for_tokens
@@ -12,6 +13,7 @@ from unspool.engine.branch import Branch
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.drafted import Drafted
 from unspool.engine.flight import Flight
+from unspool.engine.host import Host
 from unspool.engine.prefill import PREFILL_TOKENS, context_weight, prefill_share, prefill_shares
 from unspool.engine.request import check_ids
 from unspool.engine.track import Track
@@ -20,6 +22,8 @@ from unspool.speculate.draft import DraftTree, Proposer
 
 MOST_BEGINNING = 8
 """How many prompts are computed side by side, where the first ones would fill the steps alone."""
+MOST_ENDED = 16
+"""How many branches that ended while they waited are held before they are looked for."""
 READ_TOKENS = 64
 """The most tokens of a run all of whose rows are read: logits take vocabulary * 4 bytes each."""
 
@@ -28,27 +32,34 @@ class Scheduler:
     """Branches that run, those that wait for a place in the cache, and the plan of each step.
 
     First come, first served, higher priorities first; a branch that runs gets its token in every step. A
-    branch starts when the cache has room for all its tokens so far, and for those that run to grow. Where a
-    running branch finds no block, the last running branch gives up all of its own and waits again; where that
-    is itself, it keeps them and goes without a token. The first is never asked to.
+    branch starts when a step has a place for it and the cache room for all its tokens so far, and for those
+    that run to grow; lower priorities give up theirs for it, where that is enough. Where a running branch
+    finds no block, the last running branch gives up all of its own and waits again; where that is itself, it
+    keeps them and goes without a token. The first is never asked to.
 
     step_tokens: the most tokens of a step, and the most that all running branches take to go on by one.
+    host: runs the requests' own proposers.
     """
 
-    def __init__(self, homes: Iterable[CachedBackend], step_tokens: int) -> None:
+    def __init__(self, homes: Iterable[CachedBackend], step_tokens: int, host: Host) -> None:
         self.homes = list(homes)
         self.step_tokens = step_tokens
+        self.host = host
         self._context_weight = context_weight(self.homes[0].backend.spec)
         self.running: list[Branch] = []
         """In their order."""
-        self.faults: list[tuple[Flight, Exception]] = []
+        self.faults: list[tuple[Flight, BaseException]] = []
         """Requests whose proposer failed while a step was planned."""
+        self.considered: Branch | None = None
+        """The branch that is being planned."""
         self.preemptions = 0
         self.queried_tokens = self.cached_tokens = 0
         """Prompt tokens of branches that started, and those of them that were found in the cache."""
         self._waiting: list[tuple[tuple[int, int, int], Branch]] = []
         self._parked: dict[tuple[str, bytes], list[Branch]] = {}
         """Branches whose beginning another is about to compute, by the first block that they lack."""
+        self._ended, self._most_ended = 0, MOST_ENDED
+        """How many branches have ended that may still be among those that wait, and how many may be."""
 
     @property
     def idle(self) -> bool:
@@ -68,18 +79,35 @@ class Scheduler:
 
     def place(self, branch: Branch) -> None:
         """Let a fork, which shares its blocks with a running branch, run."""
+        branch.running = True
         insort(self.running, branch, key=lambda b: b.order)
 
     def remove(self, branch: Branch) -> None:
-        """Free a branch that has ended; one that waits is passed over when its turn comes."""
+        """Free a branch that has ended; one that waits is passed over when its turn comes, if not before."""
         if branch.running:
             self.running.remove(branch)
-            self._release(branch)
+        else:
+            self._ended += 1
+        self._release(branch)
+        if self._ended > self._most_ended:
+            self._let_go()
+
+    def give_way(self) -> Flight | None:
+        """Where nothing can be planned: let the last request that runs make way for those before it.
+
+        Returns the first of all where there is none after it: it cannot go on in a cache of its own.
+        """
+        first = min([*self.running[:1], *self.waiting], key=lambda b: b.order)
+        if not self.running or self.running[-1].flight is first.flight:
+            return first.flight
+        self._preempt(self.running[-1])
+        return None
 
     def reset(self, branches: Iterable[Branch]) -> None:
         """Let these branches, all there are, wait for a place in caches that were reset."""
         self.running, self._waiting = [], []
         self._parked.clear()
+        self._ended, self._most_ended, self.considered = 0, MOST_ENDED, None
         self.faults.clear()
         for branch in branches:
             branch.forget()
@@ -94,6 +122,7 @@ class Scheduler:
         """
         decoding, watched, beginning = 0, False, []
         for branch in self.running:
+            self.considered = branch
             count = branch.pending()
             if count == len(branch.tracks):
                 decoding += branch.places
@@ -114,10 +143,11 @@ class Scheduler:
                 continue
             if room <= 0:
                 break
+            self.considered = branch
             count = branch.pending()
             if count == len(branch.tracks) and shares.get(branch, count) >= count:
                 used = self._decode(branch, room)
-                if used and spare > 0 and branch.request.proposer is not None:
+                if used and spare > 0 and branch.request.proposer is not None and not branch.reading:
                     guessed = self._draft(branch, branch.request.proposer, min(spare, room - used))
                     spare -= guessed
                     used += guessed
@@ -128,21 +158,19 @@ class Scheduler:
             if used > 0:
                 room -= used
                 planned.append(branch)
+        self.considered = None
         return [branch for branch in planned if branch.running]
 
     def _start(self, prefill: int, beginning: list[Branch]) -> list[Branch]:
         """Give places to branches that wait, in order, while there are blocks for them.
 
-        beginning: the running branches whose prompts are being computed. More are added until they have
-            ``prefill`` tokens to compute, and beyond that a few, so that a short prompt finds its way past a
-            long one. Returns all that are beginning now.
+        beginning: the running branches whose prompts are being computed. Returns all that are beginning now.
         """
         self._unpark()
         beginning = list(beginning)
-        ahead = sum(branch.pending() for branch in beginning)
         deferred: list[Branch] = []
-        while self._waiting and (ahead < prefill or len(beginning) < MOST_BEGINNING):
-            branch = self._waiting[0][1]
+        while self._waiting and may_begin(self._waiting[0][1], beginning, prefill):
+            branch = self.considered = self._waiting[0][1]
             digest = self._being_computed(branch) if branch.growing else None
             if not branch.growing or digest is not None:
                 heapq.heappop(self._waiting)
@@ -152,43 +180,49 @@ class Scheduler:
             if self._awaits_sibling(branch):
                 deferred.append(heapq.heappop(self._waiting)[1])
                 continue
-            if sum(other.places for other in self.running) + branch.places > self.step_tokens:
-                break
             if not self._make_room(branch, beginning):
                 break
             heapq.heappop(self._waiting)
             self._begin(branch)
-            ahead += branch.pending()
             beginning.append(branch)
         self.queue(deferred)
         return sorted((branch for branch in beginning if branch.running), key=lambda b: b.order)
 
     def _make_room(self, branch: Branch, beginning: list[Branch]) -> bool:
-        """Whether there are blocks for a branch to start with; lower priorities give theirs up for it."""
+        """Whether a branch can start; lower priorities give their places up for it, if that is enough."""
+        if self._has_room(branch, beginning):
+            return True
+        lower = [other for other in self.running if other.order[0] > branch.order[0]]
+        if not lower or not self._has_room(branch, beginning, lower):
+            return False
         while not self._has_room(branch, beginning):
-            if not self.running:
-                return True  # alone it fits: that was checked when it came
-            if self.running[-1].order[0] <= branch.order[0]:
-                return False
             self._preempt(self.running[-1])
         return True
 
-    def _has_room(self, branch: Branch, beginning: list[Branch]) -> bool:
-        """Whether a branch finds blocks beside what those that are beginning will take.
+    def _has_room(self, branch: Branch, beginning: list[Branch], without: Sequence[Branch] = ()) -> bool:
+        """Whether a step has a place for a branch, and the cache blocks beside what is yet to be taken.
 
         One more for every four branches that run is left to them to grow, except by one that joins branches
         that it grows together with.
+
+        without: the last running branches, where they are taken not to run.
         """
+        running = self.running[: len(self.running) - len(without)]
+        if not running:
+            return True  # alone it fits: that was checked when it came
+        if sum(other.places for other in running) + branch.places > self.step_tokens:
+            return False
         joins = branch.request.strategy.together and self._sibling(branch) is not None
-        needs = dict.fromkeys(self.homes, 0 if joins else len(self.running) // 4)
+        needs = dict.fromkeys(self.homes, 0 if joins else len(running) // 4)
+        freed = held_alone(without)
         for track in branch.tracks:
-            needs[track.home] += self._new_blocks(branch, track)
+            needs[track.home] += self._new_blocks(branch, track, freed[track.home])
         for other in beginning:
-            if other.running:
+            if other.running and other not in without:
                 for track in other.tracks:
                     total = blocks_for_tokens(len(track.prefix) + len(other.token_ids))
                     needs[track.home] += total - track.table.num_blocks
-        return all(home.pool.num_free >= need for home, need in needs.items())
+        return all(home.pool.num_free + len(freed[home]) >= need for home, need in needs.items())
 
     def _unpark(self) -> None:
         """Let branches go on whose beginning is computed by now, or will not be."""
@@ -214,14 +248,17 @@ class Scheduler:
 
     def _sharable(self, branch: Branch, track: Track) -> int:
         """How many of a branch's first tokens may come from the cache: the row after the last is wanted."""
-        if branch.request.read is not None:
+        if branch.reading:
             return branch.read
         return len(track.prefix) + len(branch.token_ids) - 1
 
-    def _new_blocks(self, branch: Branch, track: Track) -> int:
-        """Blocks that a branch takes from those free: all but those found that others hold."""
+    def _new_blocks(self, branch: Branch, track: Track, freed: Container[int]) -> int:
+        """Blocks that a branch takes from those free: all but those found that others hold.
+
+        freed: blocks that are taken to be free.
+        """
         found = track.find(branch.final_ids, self._sharable(branch, track))
-        held = track.home.prefixes.held(found)
+        held = track.home.prefixes.held(found, freed)
         sibling = self._sibling(branch)
         if sibling is not None:
             shared = self._shared_with(branch, sibling, branch.tracks.index(track))
@@ -307,18 +344,19 @@ class Scheduler:
         most = min(spare // each, request.max_tokens - len(branch.token_ids) - 1)
         if most < 1:
             return 0
-        try:
+
+        def propose() -> DraftTree | None:
             tree = proposer.propose([*request.prompt, *branch.token_ids], most)
             if tree is None:
-                return 0
+                return None
             if not isinstance(tree, DraftTree):
                 raise ParameterError(f"a proposer must give a DraftTree or None, not {shown(tree)}")
             tree = tree.first(most)
             check_ids("a draft", tree.tokens, tracks[0].home.backend.spec.vocab_size)
-        except Exception as error:  # a caller's own code
-            self.faults.append((branch.flight, error))
-            return 0
-        if len(tree) == 0:
+            return tree
+
+        tree = self.host.run(branch.flight, propose, lambda *fault: self.faults.append(fault))
+        if tree is None or len(tree) == 0:
             return 0
         appended = []
         for track in tracks:
@@ -342,7 +380,7 @@ class Scheduler:
         The last tokens of all tracks, whose rows are combined, go in one step, and a step's rows are as
         limited as its tokens.
         """
-        if branch.request.read is not None:
+        if branch.reading:
             room = min(room, READ_TOKENS)
         tracks, used = branch.tracks, 0
         branch.row = max(count, branch.rows) <= room
@@ -398,3 +436,32 @@ class Scheduler:
         for track in branch.tracks:
             track.home.prefixes.end(branch)
         branch.free()
+
+    def _let_go(self) -> None:
+        """Hold ended branches no longer. It is done for many at once, as it looks at all that wait."""
+        self._waiting = [waiting for waiting in self._waiting if waiting[1].growing]
+        heapq.heapify(self._waiting)
+        parked = {key: [b for b in branches if b.growing] for key, branches in self._parked.items()}
+        self._parked = {key: branches for key, branches in parked.items() if branches}
+        self._ended, self._most_ended = 0, max(MOST_ENDED, len(self.waiting))
+
+
+def may_begin(branch: Branch, beginning: Sequence[Branch], prefill: int) -> bool:
+    """Whether a branch's prompt may be computed beside those that have begun.
+
+    It may where they have less than ``prefill`` tokens to compute, and beyond that beside a few, so that a
+    short prompt finds its way past a long one. Those of lower priority are no reason to wait.
+    """
+    rivals = [other for other in beginning if other.running and other.order[0] <= branch.order[0]]
+    return len(rivals) < MOST_BEGINNING or sum(rival.pending() for rival in rivals) < prefill
+
+
+def held_alone(branches: Iterable[Branch]) -> defaultdict[CachedBackend, set[int]]:
+    """The blocks of each backend that nobody but these branches holds."""
+    tables = [(track.home, track.table) for branch in branches for track in branch.tracks]
+    holders = Counter((home, block) for home, table in tables for block in table.blocks.tolist())
+    alone: defaultdict[CachedBackend, set[int]] = defaultdict(set)
+    for (home, block), count in holders.items():
+        if home.pool.references(block) == count:
+            alone[home].add(block)
+    return alone
