@@ -20,6 +20,7 @@ from unspool.errors import (
     ModelNotFoundError,
     ParameterError,
     RowError,
+    SettingsWarning,
     UnspoolError,
 )
 
@@ -28,7 +29,20 @@ if TYPE_CHECKING:
     from unspool.engine.stats import EngineStats
     from unspool.llm import LLM
     from unspool.params import SamplingParams
-    from unspool.results import Alternative, Candidate, Chunk, Generation, Score, Spread, Timing, Token, Usage
+    from unspool.results import (
+        Alternative,
+        Candidate,
+        Chunk,
+        Distribution,
+        Generation,
+        PromptToken,
+        RuleTrace,
+        Score,
+        Spread,
+        Timing,
+        Token,
+        Usage,
+    )
 
 __version__ = "0.1.0"
 
@@ -40,14 +54,18 @@ __all__ = [
     "Candidate",
     "Chunk",
     "ContextLengthError",
+    "Distribution",
     "EngineStats",
     "Generation",
     "ModelFileError",
     "ModelNotFoundError",
     "ParameterError",
+    "PromptToken",
     "RowError",
+    "RuleTrace",
     "SamplingParams",
     "Score",
+    "SettingsWarning",
     "Spread",
     "Timing",
     "Token",
@@ -61,7 +79,20 @@ _HOMES = {
     "EngineStats": "unspool.engine.stats",
     "SamplingParams": "unspool.params",
     **dict.fromkeys(
-        ("Alternative", "Candidate", "Chunk", "Generation", "Score", "Spread", "Timing", "Token", "Usage"),
+        (
+            "Alternative",
+            "Candidate",
+            "Chunk",
+            "Distribution",
+            "Generation",
+            "PromptToken",
+            "RuleTrace",
+            "Score",
+            "Spread",
+            "Timing",
+            "Token",
+            "Usage",
+        ),
         "unspool.results",
     ),
 }
@@ -77,4 +108,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted(__all__)

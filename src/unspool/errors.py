@@ -21,8 +21,12 @@ class ContextLengthError(UnspoolError, ValueError):
     """A request needs more tokens than the model's context or the cache can hold."""
 
 
+class SettingsWarning(UserWarning):
+    """Settings that work against each other, or are likely not meant."""
+
+
 class RowError(UnspoolError):
-    """A row of logits has no law to draw from: it holds NaN, or rules left nothing of it.
+    """A row of logits has no law to draw from: it holds NaN or +infinity, or rules left nothing of it.
 
     Ends the one request whose row it was.
     """

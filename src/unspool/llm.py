@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,14 @@ import numpy.typing as npt
 from unspool.cache import blocks_for_memory, blocks_for_tokens
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
-from unspool.engine.request import Read, Request
+from unspool.engine.request import Request
 from unspool.engine.stats import EngineStats
-from unspool.errors import ModelFileError, ParameterError, UnspoolError, shown
+from unspool.errors import ModelFileError, ParameterError, SettingsWarning, UnspoolError, shown
 from unspool.params import SamplingParams, Settings
 from unspool.progress import progress_of
-from unspool.results import Chunk, Generation, Score
+from unspool.results import Chunk, Distribution, Generation, Score
+from unspool.task_presets import warnings_of
+from unspool.words import Words
 
 if TYPE_CHECKING:
     from unspool.backend.base import Backend
@@ -115,6 +118,7 @@ class LLM:
 
         self.spec: ModelSpec = loaded.spec
         self.tokenizer: Tokenizer = tokenizer
+        self._words = Words(tokenizer)
         self.path: Path = loaded.path
         self._chat_template = loaded.chat_template
         self._open_engine: Engine | None = Engine(
@@ -178,7 +182,7 @@ class LLM:
         progress: bool | None = None,
         return_exceptions: Literal[True],
         **settings: Unpack[Settings],
-    ) -> list[Generation | UnspoolError]: ...
+    ) -> list[Generation | Exception]: ...
 
     def generate(
         self,
@@ -188,7 +192,7 @@ class LLM:
         progress: bool | None = None,
         return_exceptions: bool = False,
         **settings: Unpack[Settings],
-    ) -> Generation | list[Generation] | list[Generation | UnspoolError]:
+    ) -> Generation | list[Generation] | list[Generation | Exception]:
         """Continue a prompt, or each of a list of prompts, which are computed together.
 
         prompt: text, or a flat list of token ids: one prompt, which gives one ``Generation``. A list of
@@ -196,8 +200,8 @@ class LLM:
             the prompts of a list have in common is computed once.
         params: one for all, or a list with one for each prompt; ``settings`` take precedence over it.
         progress: whether to draw a progress bar for a list, on standard error; ``None``: on a terminal.
-        return_exceptions: whether an error that ends one request of a list stands in its place among the
-            results, and the others go on; else it ends them all.
+        return_exceptions: whether an error that refuses or ends one request of a list, whoever's it is,
+            stands in its place among the results, and the others go on; else it ends them all.
         settings: the fields of ``SamplingParams`` by name.
 
         Raises ``ParameterError`` or ``ContextLengthError`` for what cannot be honoured, before anything is
@@ -208,9 +212,19 @@ class LLM:
             return self._run([request], return_exceptions=False, progress=False)[0]
         prompts = list(prompt)
         each = params_for_each(params, len(prompts))
-        pairs = zip(prompts, each, strict=True)
-        requests = [self.prepare(text, SamplingParams.of(own, settings)) for text, own in pairs]
-        return self._run(requests, return_exceptions=return_exceptions, progress=progress)
+        requests: dict[int, Request] = {}
+        results: dict[int, Generation | Exception] = {}
+        for at, (text, own) in enumerate(zip(prompts, each, strict=True)):
+            try:
+                requests[at] = self.prepare(text, SamplingParams.of(own, settings))
+            except UnspoolError as error:
+                error.args = (f"prompt {at} of the list: {error}",)
+                if not return_exceptions:
+                    raise
+                results[at] = error
+        made = self._run(list(requests.values()), return_exceptions=return_exceptions, progress=progress)
+        results.update(zip(requests, made, strict=True))
+        return [results[at] for at in range(len(prompts))]
 
     def stream(
         self,
@@ -268,6 +282,27 @@ class LLM:
         request, dropped = self.prepare_chat(messages, params, continue_final_message)
         return self._stream(self.engine, request, dropped)
 
+    def next_token(
+        self,
+        prompt: str | Sequence[int] | npt.NDArray[np.integer[Any]],
+        params: SamplingParams | None = None,
+        **settings: Unpack[Settings],
+    ) -> Distribution:
+        """The law that the first token after a prompt is drawn from, and what each rule did to make it.
+
+        What only says how the text goes on, such as ``max_tokens``, ``stop`` and ``n``, has no part in it.
+
+        Raises as ``generate`` does.
+        """
+        asked = SamplingParams.of(one_params(params), settings)
+        if asked.prompt_logprobs is not None:
+            raise ParameterError("prompt_logprobs come with generate: the law of one token has none")
+        request = self.prepare(prompt, asked)
+        reading, look = self.engine.prepare_look(request)
+        self._read(reading)
+        assert look.distribution is not None
+        return look.distribution
+
     def logits(
         self, token_ids: str | Sequence[int] | npt.NDArray[np.integer[Any]]
     ) -> npt.NDArray[np.float32]:
@@ -276,12 +311,13 @@ class LLM:
         token_ids: T tokens, or a text that is encoded as a prompt is.
         """
         ids = self._encode(token_ids)
-        out = np.empty((len(ids), self.spec.vocab_size), dtype=np.float32)
 
         def read(first: int, rows: npt.NDArray[np.float32]) -> None:
             out[first : first + len(rows)] = rows
 
-        self._read(ids, read)
+        request = self.engine.prepare_reading(ids, read)
+        out = np.empty((len(ids), self.spec.vocab_size), dtype=np.float32)  # which is known to be sane by now
+        self._read(request)
         return out
 
     def score(self, text: str | Sequence[int] | npt.NDArray[np.integer[Any]]) -> Score:
@@ -295,7 +331,7 @@ class LLM:
             following = ids[first + 1 : first + 1 + len(rows)]
             logprobs.extend(log_probabilities(rows[: len(following)], following))
 
-        self._read(ids, read)
+        self._read(self.engine.prepare_reading(ids, read))
         texts = [self.tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
         return Score(ids, texts, logprobs)
 
@@ -303,14 +339,14 @@ class LLM:
         """One prompt's token ids; whether they are of the vocabulary is checked by the engine."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
-        if not is_one_prompt(prompt):
+        if not is_one_prompt(prompt) and len(prompt) > 0:  # the engine says what is wrong with an empty one
             refuse_prompt(prompt)
         return [int(token) for token in prompt]
 
-    def _read(self, token_ids: list[int], read: Read) -> None:
-        """Give ``read`` the logits of every token, piece by piece."""
+    def _read(self, request: Request) -> None:
+        """Let a request that reads rows read them all."""
         engine = self.engine
-        flight = engine.submit(engine.prepare_reading(token_ids, read))
+        flight = engine.submit(request)
         try:
             engine.drive(lambda: flight.done)
         finally:
@@ -320,7 +356,14 @@ class LLM:
 
     def prepare(self, prompt: Any, params: SamplingParams) -> Request:
         """The request of one prompt, checked. Raises as ``generate`` does."""
-        return self.engine.prepare(self._encode(prompt), params)
+        return self._prepare(self._encode(prompt), params)
+
+    def _prepare(self, ids: list[int], params: SamplingParams) -> Request:
+        """The request of a prompt's token ids; warns where its settings may make it ramble."""
+        request = self.engine.prepare(ids, self._words.with_token_ids(params))
+        for warning in warnings_of(vars(request.params)):
+            warnings.warn(warning, SettingsWarning, stacklevel=4)
+        return request
 
     @overload
     def _run(
@@ -330,11 +373,11 @@ class LLM:
     @overload
     def _run(
         self, requests: list[Request], *, return_exceptions: bool, progress: bool | None
-    ) -> list[Generation] | list[Generation | UnspoolError]: ...
+    ) -> list[Generation] | list[Generation | Exception]: ...
 
     def _run(
         self, requests: list[Request], *, return_exceptions: bool, progress: bool | None
-    ) -> list[Generation] | list[Generation | UnspoolError]:
+    ) -> list[Generation] | list[Generation | Exception]:
         """The results of requests, in their order."""
         engine = self.engine
         flights: list[Flight] = []
@@ -363,13 +406,13 @@ class LLM:
     ) -> Generator[Chunk, None, None]:
         """A request's chunks; it is submitted when the first is asked for."""
         flight = engine.submit(request, streaming=True)
+        done = False
         try:
-            while True:
+            while not done:
                 engine.drive(lambda: bool(flight.outbox) or flight.done)
+                done = flight.done  # looked at first: another thread may be in a step that puts out the last
                 while flight.outbox:
                     yield with_dropped(flight.outbox.popleft(), dropped_messages)
-                if flight.done:
-                    break
         finally:
             engine.cancel(flight)
         if flight.error is not None:
@@ -402,7 +445,7 @@ class LLM:
             ids, dropped = self._encode_chat(kept, continue_final_message), len(messages) - len(kept)
         if params.max_tokens is None and len(ids) < room:
             params = replace(params, max_tokens=min(CHAT_MAX_TOKENS, room - len(ids)))
-        return self.engine.prepare(ids, params), dropped
+        return self._prepare(ids, params), dropped
 
     def _encode_chat(self, messages: Sequence[Message], continue_final_message: bool) -> list[int]:
         from unspool.model.chat_template import encode_chat
@@ -417,11 +460,9 @@ class LLM:
         )
 
 
-def result_of(flight: Flight) -> Generation | UnspoolError:
-    """What a flight came to. Raises an error that is none of the project's own."""
-    if isinstance(flight.error, UnspoolError):
-        return flight.error
-    return flight.generation()
+def result_of(flight: Flight) -> Generation | Exception:
+    """What a flight came to: a result, or an error, which may be a caller's own rule's."""
+    return flight.error if isinstance(flight.error, Exception) else flight.generation()
 
 
 def with_dropped(chunk: Chunk, dropped_messages: int) -> Chunk:
@@ -459,6 +500,8 @@ def check_count(name: str, value: object) -> int:
     return int(value)
 
 
+PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+
 _MODEL_SETTINGS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",
@@ -477,6 +520,9 @@ def model_settings(metadata: Mapping[str, Any]) -> Settings:
     stated = {name: metadata[key] for key, name in _MODEL_SETTINGS.items() if key in metadata}
     if stated.get("penalty_scope") == -1:  # the file's way to say: prompt and output, whole
         stated["penalty_scope"] = "all"
+    elif isinstance(stated.get("penalty_scope"), int) and stated["penalty_scope"] > 0:
+        # The file speaks of these penalties alone: n-grams and DRY keep scopes of their own.
+        stated["penalty_scope"] = dict.fromkeys(PENALTIES, stated["penalty_scope"])
     if stated.get("penalty_scope") == 0:  # the file's way to say: no penalty
         stated.pop("penalty_scope")
         stated.pop("repetition_penalty", None)

@@ -3,34 +3,58 @@
 from __future__ import annotations
 
 import difflib
-import operator
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
-import numpy as np
-
+from unspool import conversion, translation
 from unspool.errors import ParameterError, shown
-from unspool.sampling.chain import Chain, compile_chain
-
-MAX_LOGPROBS = 32
-"""The most alternatives that can be reported for a token."""
-MAX_SAMPLES = 4096
-"""The most samples that one request can draw."""
-MAX_COUNT = 2**31 - 1
-"""The largest count of tokens that can be said."""
+from unspool.sampling.rules import Processor, Scope
+from unspool.sampling.settings import RuleSettings, compile_chain
+from unspool.task_presets import TASK_PRESETS
 
 
 class Settings(TypedDict, total=False):
     """The keyword arguments of a generation: each means what it means in ``SamplingParams``."""
 
+    preset: str | None
     temperature: float | None
+    dynatemp_range: float | None
+    dynatemp_exponent: float | None
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    typical_p: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    top_a: float | None
+    top_n_sigma: float | None
+    tail_free: float | None
+    top_h: float | None
+    p_less: bool
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    adaptive_target: float | None
+    adaptive_decay: float | None
     repetition_penalty: float | None
-    penalty_scope: Literal["output", "all"] | int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    penalty_scope: Scope | Mapping[str, Scope] | None
+    no_repeat_ngram_size: int | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_sequence_breakers: Iterable[str | Iterable[int]] | None
+    logit_bias: Mapping[int, float] | Iterable[tuple[int, float]] | None
+    bad_words: Iterable[str | Iterable[int]] | None
+    allowed_token_ids: Iterable[int] | None
+    min_tokens: int | None
+    suppress_eos: bool
+    logits_processors: Iterable[Processor] | None
+    order: str | Sequence[str] | None
     max_tokens: int | None
     stop: str | Iterable[str] | None
     stop_token_ids: Iterable[int] | None
@@ -40,6 +64,8 @@ class Settings(TypedDict, total=False):
     seed: int | None
     n: int
     logprobs: int
+    prompt_logprobs: int | None
+    trace: bool
     priority: int
     cache_salt: str | None
 
@@ -48,14 +74,23 @@ class Settings(TypedDict, total=False):
 class SamplingParams:
     """How a request's tokens are drawn and where they end.
 
-    The rules apply in this order: repetition penalty, temperature, min-p, top-k, top-p. For each of
-    them ``None`` means the model's own default if its file states one, else that the rule is off.
+    Rules transform the row of logits in an order (``order``); docs/sampling.md has a table of them. For each
+    of them ``None`` means: as the ``preset`` has it; else the model's own default if its file states one;
+    else that the rule is off.
 
-    Raises ``ParameterError`` for an unknown name, a wrong type, NaN, or a value out of range.
+    Raises ``ParameterError`` for an unknown name, a wrong type, NaN, a value out of range, a rule that is set
+    and has no place in the order, or a setting of a rule that is not on.
     """
 
+    preset: str | None = None
+    """Settings for a task, as ``unspool presets`` lists them; whatever is given beside it wins."""
     temperature: float | None = None
     """Divides the logits; 0, or 1e-9 to 1e9. 0 is greedy; 1 is off."""
+    dynatemp_range: float | None = None
+    """Lets the temperature go from ``temperature`` less this to ``temperature`` and this, by the entropy;
+    0 to 1e9, 0 is off."""
+    dynatemp_exponent: float | None = None
+    """The power of the entropy's share that the dynamic temperature goes by; 0.01 to 100, ``None`` is 1."""
     top_k: int | None = None
     """Keeps the k most probable tokens (Fan et al. 2018); 0 to 2**31 - 1, 0 is off, 1 is greedy."""
     top_p: float | None = None
@@ -63,13 +98,81 @@ class SamplingParams:
     0 (the most probable alone) to 1 (off)."""
     min_p: float | None = None
     """Keeps tokens at least m times as probable as the best (Nguyen et al. 2024); 0 to 1, 0 is off."""
+    typical_p: float | None = None
+    """Keeps the smallest set of tokens of the most typical surprise with mass at least t (Meister et al.
+    2022); 0 to 1 (off)."""
+    epsilon_cutoff: float | None = None
+    """Keeps tokens with a probability of at least e (Hewitt et al. 2022); 0 (off) to 1."""
+    eta_cutoff: float | None = None
+    """Keeps p >= min(e, sqrt(e) exp(-entropy)) (Hewitt et al. 2022); 0 (off) to 1."""
+    top_a: float | None = None
+    """Keeps p >= a * (largest p)**2; 0 (off) to 1."""
+    top_n_sigma: float | None = None
+    """Keeps logits within n standard deviations of the largest (Tang et al. 2024); 0 to 1e6."""
+    tail_free: float | None = None
+    """Cuts where the curve of sorted probabilities has bent to z (Phenix and Egan 2019); 0 to 1 (off)."""
+    top_h: float | None = None
+    """Keeps the most probable tokens up to a share a of the entropy (2025); 0 to 1."""
+    p_less: bool = False
+    """Whether to keep p >= the chance that two draws agree (Tan et al. 2025)."""
+    xtc_probability: float | None = None
+    """How often the top choices are excluded; 0 (off) to 1."""
+    xtc_threshold: float | None = None
+    """From which probability a token is a top choice; 0 to 1, ``None`` is 0.1."""
+    mirostat: int | None = None
+    """Version 1 or 2 of mirostat, which holds the surprise at a target (Basu et al. 2021); 0 is off."""
+    mirostat_tau: float | None = None
+    """The target, in bits; 0.01 to 30, ``None`` is 5."""
+    mirostat_eta: float | None = None
+    """How fast mirostat learns; 0 to 10, ``None`` is 0.1."""
+    adaptive_target: float | None = None
+    """Prefers tokens with a probability near this (adaptive-p, 2025); 0 to 1."""
+    adaptive_decay: float | None = None
+    """How much adaptive-p remembers; 0 to 0.99, ``None`` is 0.9."""
     repetition_penalty: float | None = None
     """Each distinct token in scope has its logit divided by r if positive, multiplied by r if not
     (Keskar et al. 2019); 1e-4 to 1e4, 1 is off."""
-    penalty_scope: Literal["output", "all"] | int | None = None
-    """Which tokens a penalty sees: those generated (``"output"``, as Keskar defines it), the prompt's too
-    (``"all"``), or the last n of prompt and output (1 to 2**31 - 1). ``None``: the model's own default if
-    its file states one, else ``"output"``."""
+    frequency_penalty: float | None = None
+    """Subtracted from a token's logit once for each time that it is in scope; -100 to 100, 0 is off."""
+    presence_penalty: float | None = None
+    """Subtracted from a token's logit if it is in scope; -100 to 100, 0 is off."""
+    penalty_scope: Scope | Mapping[str, Scope] | None = None
+    """Which tokens a penalty sees: those generated (``"output"``), the prompt's too (``"all"``), or the last
+    n of prompt and output (1 to 2**31 - 1); for all rules that have a scope, or by each one's name
+    (``{"repetition_penalty": "all"}``). ``None``: the model's own default if its file states one, else the
+    order's: by default ``"output"``, and ``"all"`` for DRY. Kept as a tuple of pairs, in the order of
+    ``unspool.sampling.presets.DEFAULT_SCOPES``, where it is by name; what that does not name is as with
+    ``None``."""
+    no_repeat_ngram_size: int | None = None
+    """Bans what would complete an n-gram again (Paulus et al. 2017); 0 (off) to 2**31 - 1."""
+    dry_multiplier: float | None = None
+    """Penalizes going on with a repeat (DRY, 2024): multiplier * base**(length - allowed length); 0 (off) to
+    1e4."""
+    dry_base: float | None = None
+    """1 to 1e4, ``None`` is 1.75."""
+    dry_allowed_length: int | None = None
+    """Repeats shorter than this are free; 1 to 2**31 - 1, ``None`` is 2."""
+    dry_sequence_breakers: Iterable[str | Iterable[int]] | None = None
+    """What no repeat reaches back over: strings, or lists of token ids. ``None``: line feed, colon, quotation
+    mark, asterisk. Kept as a tuple."""
+    logit_bias: Mapping[int, float] | Iterable[tuple[int, float]] | None = ()
+    """What to add to tokens' logits, by token id: up to 1e6, -inf bans. Kept as a tuple of pairs by id."""
+    bad_words: Iterable[str | Iterable[int]] | None = ()
+    """What is never said: strings, or lists of token ids. A string is banned as the tokens that it is encoded
+    to, with and without a space before it: other ways to spell it remain. Kept as a tuple."""
+    allowed_token_ids: Iterable[int] | None = None
+    """The only tokens that may be drawn. Kept as a tuple."""
+    min_tokens: int | None = None
+    """How many tokens come before an end-of-text or stop token may; 0 to 2**31 - 1."""
+    suppress_eos: bool = False
+    """Whether end-of-text and stop tokens are never drawn. (``ignore_eos`` goes on past them.)"""
+    logits_processors: Iterable[Processor] | None = ()
+    """Rules of your own, ``f(token_ids, logits) -> logits``, at ``custom`` in the order. Kept as a tuple."""
+    order: str | Sequence[str] | None = None
+    """In which order rules see the row: their names, or the engine whose law is wanted (``"transformers"``,
+    ``"vllm"``, ``"sglang"``, ``"llama.cpp"``, ``"openvino"``, ``"mlx"``), which sets its scopes and
+    boundaries too. ``None``: ``unspool.sampling.presets.DEFAULT_ORDER``. Names are a list or a tuple, and are
+    kept as a tuple."""
     max_tokens: int | None = None
     """The most tokens to generate; 1 to 2**31 - 1. ``None``: up to 256, or fewer where the context ends
     (for a chat's reply, 1024). With a value, prompt and ``max_tokens`` must fit in the context."""
@@ -90,6 +193,11 @@ class SamplingParams:
     """How many samples to draw of the prompt; 1 to 4096. They differ under one seed."""
     logprobs: int = 0
     """How many of the most probable tokens to report beside each drawn one; 0 to 32."""
+    prompt_logprobs: int | None = None
+    """Whether to report how probable the prompt's tokens were, and how many of the most probable ones beside
+    each; 0 to 32. The whole prompt is then computed anew."""
+    trace: bool = False
+    """Whether to report what each rule did to each token's row. It costs time."""
     priority: int = 0
     """Which requests go first where not all can: those of a higher priority, then those that came first;
     -2**31 to 2**31 - 1. Tokens do not depend on it."""
@@ -103,32 +211,84 @@ class SamplingParams:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        for name in _NUMBERS:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _number(name, getattr(self, name)))
-        if self.top_k is not None:
-            object.__setattr__(self, "top_k", _whole("top_k", self.top_k))
-        self.chain()  # checks the rules' ranges
-        for name in ("max_tokens", "seed", "n", "logprobs", "priority"):
-            if getattr(self, name) is not None or name in ("n", "logprobs", "priority"):
-                object.__setattr__(self, name, _whole(name, getattr(self, name)))
-        for name in ("include_stop", "skip_special_tokens", "ignore_eos"):
-            _flag(name, getattr(self, name))
-        object.__setattr__(self, "stop", _strings("stop", self.stop))
-        object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
-        object.__setattr__(self, "penalty_scope", _scope("penalty_scope", self.penalty_scope))
+                object.__setattr__(self, name, conversion.number(name, getattr(self, name)))
+        for name in conversion.RANGES:
+            value = getattr(self, name)
+            if name != "penalty_scope" and (value is not None or name in _NEVER_NONE):
+                object.__setattr__(self, name, conversion.whole(name, value))
+        for name in ("p_less", "suppress_eos", "include_stop", "skip_special_tokens", "ignore_eos", "trace"):
+            conversion.flag(name, getattr(self, name))
+        for name, convert in _LISTED.items():
+            object.__setattr__(self, name, convert(name, getattr(self, name)))
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
-            raise _refuse("cache_salt", self.cache_salt, "a string")
+            raise conversion.refuse("cache_salt", self.cache_salt, "a string")
+        if self.preset is not None:
+            conversion.choice("preset", self.preset, tuple(TASK_PRESETS))
+        self._check_companions()
+        compile_chain(self.rule_settings(end_ids=(0,), words=False))  # checks ranges and order
 
-    def chain(self) -> Chain:
-        """The rules that are on, in the default order."""
-        return compile_chain(
-            repetition_penalty=self.repetition_penalty,
-            temperature=self.temperature,
-            min_p=self.min_p,
-            top_k=self.top_k,
-            top_p=self.top_p,
-        )
+    def _check_companions(self) -> None:
+        """Refuse a setting of a rule that nothing turns on: it would be dropped in silence."""
+        for name, switch in _COMPANIONS.items():
+            if getattr(self, name) is not None and getattr(self, switch) is None:
+                raise ParameterError(f"{name} is set, but {switch} is not: it would do nothing")
+
+    def with_defaults(self, model_settings: Settings) -> SamplingParams:
+        """The same with the preset's settings, and then the model's, in place of what is ``None``.
+
+        A scope by rules' names is filled up in the same way with those of the rules that it does not name.
+        """
+        defaults = {**model_settings, **({} if self.preset is None else TASK_PRESETS[self.preset].settings)}
+        if isinstance(self.order, str):
+            defaults.pop("penalty_scope", None)  # an engine's law has scopes of its own
+        missing: dict[str, Any] = {
+            name: value for name, value in defaults.items() if getattr(self, name) is None
+        }
+        scope: Any = self.penalty_scope
+        if isinstance(scope, tuple) and "penalty_scope" in defaults:
+            missing["penalty_scope"] = conversion.scope_within(scope, defaults["penalty_scope"])
+        return replace(self, **missing) if missing else self  # type: ignore[arg-type]  # names of Settings
+
+    def rule_settings(self, end_ids: Iterable[int], words: bool = True) -> RuleSettings:
+        """What its chain is compiled from.
+
+        end_ids: the tokens that end the text.
+        words: whether bad words and sequence breakers are token ids by now; if not, stand-ins replace them.
+        """
+        given: dict[str, Any] = {
+            name: getattr(self, name) for name in _RULE_NAMES if getattr(self, name) is not None
+        }
+        if isinstance(given.get("penalty_scope"), tuple):
+            given["penalty_scope"] = dict(given["penalty_scope"])
+        given["bad_words"] = self.bad_words if words else ((0,),) * len(tuple(self.bad_words or ()))
+        given["dry_breakers"] = self.dry_sequence_breakers or () if words and self.dry_multiplier else ()
+        return RuleSettings(**given, suppress_end=self.suppress_eos, end_ids=tuple(end_ids))
+
+    def token_ids(self) -> dict[str, tuple[int, ...]]:
+        """The token ids that each setting holds, by its name.
+
+        Raises ``ParameterError`` where a word is still a string, which ``LLM`` makes token ids of.
+        """
+        breakers = DEFAULT_BREAKERS if self.dry_sequence_breakers is None else self.dry_sequence_breakers
+        words = {
+            "bad_words": self.bad_words or (),
+            "dry_sequence_breakers": breakers if self.dry_multiplier else (),
+        }
+        listed: dict[str, tuple[int, ...]] = {
+            "stop_token_ids": self.stop_ids,
+            "allowed_token_ids": tuple(self.allowed_token_ids or ()),
+            "logit_bias": tuple(pair[0] for pair in conversion.pairs(self.logit_bias)),
+        }
+        for name, given in words.items():
+            if any(isinstance(word, str) for word in given):
+                raise ParameterError(
+                    f"{name} holds text, which an engine does not know: LLM makes token ids of it, as does "
+                    "unspool.words.Words(tokenizer).with_token_ids(params)"
+                )
+            listed[name] = tuple(token for word in given for token in word)  # type: ignore[misc]
+        return listed
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -153,18 +313,76 @@ class SamplingParams:
         check_names(dict(settings))
         return cls(**settings) if params is None else replace(params, **settings)
 
+    @classmethod
+    def from_transformers(cls, config: Any) -> SamplingParams:
+        """What a Transformers ``GenerationConfig``, or a mapping of its settings, means.
+
+        Raises ``ParameterError`` naming every setting that has no equal here.
+        """
+        return cls(**translation.from_transformers(config))
+
+    @classmethod
+    def from_vllm(cls, settings: Mapping[str, Any]) -> SamplingParams:
+        """What the settings of vLLM's ``SamplingParams`` mean. Raises as ``from_transformers``."""
+        return cls(**translation.from_vllm(settings))
+
+    @classmethod
+    def from_llama_cpp(cls, settings: Mapping[str, Any]) -> SamplingParams:
+        """What the settings of llama.cpp's server mean. Raises as ``from_transformers``."""
+        return cls(**translation.from_llama_cpp(settings))
+
+    @classmethod
+    def from_openai(cls, settings: Mapping[str, Any]) -> SamplingParams:
+        """What the settings of an OpenAI request mean. Raises as ``from_transformers``."""
+        return cls(**translation.from_openai(settings))
+
 
 _NAMES = tuple(field.name for field in fields(SamplingParams))
 
-_RANGES: dict[str, tuple[int, int, str]] = {
-    "top_k": (0, MAX_COUNT, "a whole number from 0 (off) to 2**31 - 1"),
-    "penalty_scope": (1, MAX_COUNT, '"output", "all" or a number of tokens from 1 to 2**31 - 1'),
-    "max_tokens": (1, MAX_COUNT, "a whole number from 1 to 2**31 - 1"),
-    "seed": (0, 2**64 - 1, "a whole number from 0 to 2**64 - 1"),
-    "n": (1, MAX_SAMPLES, f"a whole number from 1 to {MAX_SAMPLES}"),
-    "logprobs": (0, MAX_LOGPROBS, f"a whole number from 0 to {MAX_LOGPROBS}"),
-    "priority": (-(2**31), MAX_COUNT, "a whole number from -2**31 to 2**31 - 1"),
+_NUMBERS = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "top_a",
+    "top_n_sigma",
+    "tail_free",
+    "top_h",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat_tau",
+    "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "dry_multiplier",
+    "dry_base",
+)
+"""Settings that are real numbers; their ranges are the rules' own to check."""
+
+_RULE_NAMES = tuple(field.name for field in fields(RuleSettings) if field.name in _NAMES)
+
+_COMPANIONS = {
+    "dynatemp_exponent": "dynatemp_range",
+    "xtc_threshold": "xtc_probability",
+    "mirostat_tau": "mirostat",
+    "mirostat_eta": "mirostat",
+    "adaptive_decay": "adaptive_target",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
 }
+"""Settings of a rule, and the one that turns it on."""
+
+DEFAULT_BREAKERS = ("\n", ":", '"', "*")
+
+_NEVER_NONE = ("n", "logprobs", "priority")
 
 
 def check_names(settings: dict[str, Any]) -> None:
@@ -176,76 +394,15 @@ def check_names(settings: dict[str, Any]) -> None:
             raise ParameterError(f"unknown parameter {name!r}{hint}")
 
 
-def _refuse(name: str, value: object, allowed: str) -> ParameterError:
-    return ParameterError(f"{name} must be {allowed}, not {shown(value)}")
-
-
-def _number(name: str, value: Any) -> float:
-    """A real number as a float; its range is the rule's own to check."""
-    if not isinstance(value, (bool, np.bool_, str, bytes, bytearray)):
-        with suppress(TypeError, ValueError, OverflowError):
-            return float(value)
-    raise _refuse(name, value, "a number")
-
-
-def _whole(name: str, value: Any) -> int:
-    """A whole number in the range of ``name``, as an int."""
-    low, high, allowed = _RANGES[name]
-    number = _index(value)
-    if number is None or not low <= number <= high:
-        raise _refuse(name, value, allowed)
-    return number
-
-
-def _index(value: Any) -> int | None:
-    """A whole number of any kind as an int; None for everything else, True and False included."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
-def _listed(value: Any) -> tuple[Any, ...] | None:
-    """What ``value`` holds; None where it holds nothing that can be gone through."""
-    try:
-        return tuple(value)
-    except TypeError:
-        return None
-
-
-def _flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise _refuse(name, value, "True or False")
-
-
-def _strings(name: str, value: Any) -> tuple[str, ...]:
-    """A string or strings, none of them empty, as a tuple without repeats."""
-    allowed = "a string or a list of strings, none of them empty"
-    if value is None:
-        return ()
-    strings = (value,) if isinstance(value, str) else None if isinstance(value, dict) else _listed(value)
-    if strings is None or not all(isinstance(s, str) and s for s in strings):
-        raise _refuse(name, value, allowed)
-    return tuple(dict.fromkeys(map(str, strings)))
-
-
-def _ids(name: str, value: Any) -> tuple[int, ...]:
-    """Token ids as a tuple of ints; whether the model has them is checked with the model."""
-    allowed = "a list of token ids, whole numbers from 0"
-    if value is None:
-        return ()
-    given = None if isinstance(value, (str, bytes, bytearray, dict)) else _listed(value)
-    ids = tuple(map(_index, given)) if given is not None else (None,)
-    if any(i is None or i < 0 for i in ids):
-        raise _refuse(name, value if given is None else given, allowed)
-    return ids  # type: ignore[return-value]  # none of them is None
-
-
-def _scope(name: str, value: Any) -> Literal["output", "all"] | int | None:
-    if value is None:
-        return None
-    if isinstance(value, str) and value in ("output", "all"):
-        return "output" if value == "output" else "all"
-    return _whole(name, value)
+_LISTED: dict[str, Callable[[str, Any], Any]] = {
+    "stop": conversion.strings,
+    "stop_token_ids": conversion.token_ids,
+    "penalty_scope": conversion.scope,
+    "logit_bias": conversion.biases,
+    "bad_words": conversion.words,
+    "dry_sequence_breakers": conversion.breakers,
+    "allowed_token_ids": conversion.some_ids,
+    "logits_processors": conversion.processors,
+    "order": conversion.order,
+}
+"""Settings that hold several things, and what turns them into tuples."""

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -17,7 +20,34 @@ class Alternative:
     id: int
     text: str
     logprob: float
-    """Natural log, under the model's own law, before any rule."""
+    """Natural log, under the model's own law, before any rule; minus infinity for a token that it bans."""
+    processed_logprob: float
+    """Natural log, under the law after all rules; minus infinity for a token that they left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTrace:
+    """What one rule did to the candidates for one token."""
+
+    rule: str
+    """Its name, as an order has it."""
+    candidates_before: int
+    """How many reached it."""
+    candidates: int
+    """How many it kept."""
+    mass: float
+    """The probability, as the law was that reached it, of those that it kept."""
+    model_mass: float
+    """The probability of those that it kept under the model's own law, before any rule."""
+    threshold: float
+    """The smallest probability, as the law was that reached it, that it kept."""
+    shift: float
+    """How much of the probability it moved: the total variation distance from the law before to the one
+    after, 0 to 1."""
+    entropy_before: float
+    """Of the law that reached it, in nats."""
+    entropy: float
+    """Of the law that it left, in nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +69,75 @@ class Token:
     kept: int
     """How many candidates the rules kept."""
     top_logprobs: tuple[Alternative, ...] = ()
-    """The most probable tokens, best first; as many as ``logprobs`` asked for."""
+    """The most probable tokens of the model's own law, best first; as many as ``logprobs`` asked for."""
+    top_processed_logprobs: tuple[Alternative, ...] = ()
+    """The most probable tokens after all rules, best first; as many, or as are left."""
+    trace: tuple[RuleTrace, ...] = ()
+    """What each rule did here, in order; with ``trace``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """One token of a prompt, and what the model and the request's rules thought of it after those before.
+
+    Of a prompt's first token, which nothing comes before, there are no figures: they are ``None``.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    """Natural log-probability under the model's own law."""
+    processed_logprob: float | None = None
+    """Natural log-probability after all rules, as if the prompt ended before it; minus infinity if they leave
+    it out."""
+    rank: int | None = None
+    entropy: float | None = None
+    kept: int | None = None
+    top_logprobs: tuple[Alternative, ...] = ()
+    top_processed_logprobs: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """The law that the token after a prompt is drawn from, and how the rules made it.
+
+    It is the very law of the sampler: token ``ids[i]`` is drawn with ``probabilities[i]``.
+    """
+
+    ids: npt.NDArray[np.int32]
+    """[n] the candidates that the rules kept, most probable first, those that tie by id."""
+    probabilities: npt.NDArray[np.float64]
+    """[n] theirs; they sum to 1."""
+    entropy_before: float
+    """Of the model's own law, in nats."""
+    entropy: float
+    """Of this law, in nats."""
+    top_logprobs: tuple[Alternative, ...]
+    """The most probable tokens of the model's own law, best first."""
+    top_processed_logprobs: tuple[Alternative, ...]
+    """The most probable tokens of this law, best first."""
+    trace: tuple[RuleTrace, ...]
+    """What each rule did, in order."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def probability(self, token: int) -> float:
+        """That of one token id; 0 where the rules left it out."""
+        return float(self.probabilities[self.ids == token].sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON knows it (a log-probability of minus infinity becomes ``None``)."""
+        made = {
+            "ids": self.ids.tolist(),
+            "probabilities": self.probabilities.tolist(),
+            "entropy_before": self.entropy_before,
+            "entropy": self.entropy,
+            "top_logprobs": [asdict(each) for each in self.top_logprobs],
+            "top_processed_logprobs": [asdict(each) for each in self.top_processed_logprobs],
+            "trace": [asdict(each) for each in self.trace],
+        }
+        return {name: _finite(value) for name, value in made.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +220,16 @@ class Candidate:
         """Sum of the tokens' log-probabilities under the model's own law, in nats."""
         return math.fsum(token.logprob for token in self.tokens)
 
+    @property
+    def mean_logprob(self) -> float:
+        """``logprob`` over the number of tokens; NaN where there is none."""
+        return self.logprob / len(self.tokens) if self.tokens else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """``exp(-mean_logprob)``, of the generated text under the model's own law; NaN without tokens."""
+        return math.exp(-self.mean_logprob) if self.tokens else math.nan
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -138,6 +246,8 @@ class Generation:
     timing: Timing
     dropped_messages: int = 0
     """How many of a chat's oldest messages did not fit in the context and were left out."""
+    prompt_tokens: tuple[PromptToken, ...] = ()
+    """The prompt's tokens with their figures; with ``prompt_logprobs``."""
 
     @property
     def text(self) -> str:
@@ -164,12 +274,38 @@ class Generation:
         """The stop string or token id that ended the text."""
         return self.candidates[0].stop_reason
 
+    @property
+    def logprob(self) -> float:
+        """Cumulative log-probability of the tokens under the model's own law, in nats."""
+        return self.candidates[0].logprob
+
+    @property
+    def mean_logprob(self) -> float:
+        """Its mean over the tokens; NaN where there is none."""
+        return self.candidates[0].mean_logprob
+
+    @property
+    def perplexity(self) -> float:
+        """``exp(-mean_logprob)``: of the generated text under the model's own law."""
+        return self.candidates[0].perplexity
+
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        """What one wants to see of it at a prompt; ``to_dict`` has everything."""
+        more = f", {len(self.candidates)} candidates" if len(self.candidates) > 1 else ""
+        return (
+            f"Generation({self.text!r}, {len(self.token_ids)} tokens, "
+            f"finish_reason={self.finish_reason!r}, seed={self.seed}{more})"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON knows it (a log-probability of minus infinity becomes ``None``)."""
-        candidates = [asdict(candidate) for candidate in self.candidates]
+        candidates = [
+            {**asdict(c), "logprob": c.logprob, "mean_logprob": c.mean_logprob, "perplexity": c.perplexity}
+            for c in self.candidates
+        ]
         first = {name: value for name, value in candidates[0].items() if name != "index"}
         made: dict[str, Any] = {
             **first,
@@ -178,6 +314,8 @@ class Generation:
             "timing": {**asdict(self.timing), "tokens_per_second": self.timing.tokens_per_second},
             "dropped_messages": self.dropped_messages,
         }
+        if self.prompt_tokens:
+            made["prompt_tokens"] = [asdict(token) for token in self.prompt_tokens]
         if len(candidates) > 1:
             made["candidates"] = candidates
         return {name: _finite(value) for name, value in made.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from unspool.cache import blocks_for_tokens
 from unspool.params import SamplingParams
@@ -148,6 +149,39 @@ def prompt_tokens(i: int, longest: int, rng: np.random.Generator) -> int:
     return int(rng.integers(1, 60 if i % 2 else max(2, longest // 12)))
 
 
+def drawn_rules(rng: np.random.Generator, prompt: list[int]) -> dict[str, Any]:
+    """One more rule, or several, of every kind; half of them remember what was said."""
+    some = sorted({int(token) for token in rng.choice(prompt, 4)})
+    rules: list[dict[str, Any]] = [
+        {"frequency_penalty": float(rng.uniform(-1, 2)), "presence_penalty": float(rng.uniform(-1, 2))},
+        {"no_repeat_ngram_size": int(rng.integers(1, 4))},
+        {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": [some[:1], some[-2:]]},
+        {"bad_words": [some[:1], some], "logit_bias": {some[-1]: 2.5}},
+        {"min_tokens": int(rng.integers(1, 20)), "typical_p": 0.8},
+        {"suppress_eos": True, "xtc_probability": 0.5, "xtc_threshold": 0.05},
+        {"mirostat": 1, "mirostat_tau": 2.0},
+        {"mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.5, "order": pick_order(prompt)},
+        {"adaptive_target": 0.4, "top_n_sigma": 1.5},
+        {"dynatemp_range": 0.5, "tail_free": 0.9, "top_a": 0.1},
+        {"top_h": 0.6, "epsilon_cutoff": 1e-3, "eta_cutoff": 1e-3},
+        {"p_less": True, "allowed_token_ids": sorted({*prompt, *range(40, 80)})},
+        {"logits_processors": [halve_repeats], "trace": True},
+        {"prompt_logprobs": 2},
+    ]
+    return rules[rng.integers(len(rules))]
+
+
+def pick_order(prompt: list[int]) -> str | None:
+    """The order of rules, by a prompt's length."""
+    return "llama.cpp" if len(prompt) % 2 else None
+
+
+def halve_repeats(token_ids: Sequence[int], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A caller's own rule: what was said is less likely."""
+    logits[np.array(token_ids)] -= np.float32(0.7)
+    return logits
+
+
 def drawn_params(
     rng: np.random.Generator, prompt: list[int], stops: Sequence[str], salt: str | None, *, long: bool
 ) -> SamplingParams:
@@ -167,6 +201,7 @@ def drawn_params(
         include_stop=bool(rng.random() < 0.3),
         skip_special_tokens=bool(rng.random() < 0.7),
         ignore_eos=bool(rng.random() < 0.5),
+        **(drawn_rules(rng, prompt) if rng.random() < 0.5 else {}),
         seed=int(rng.integers(2**63)),
         n=pick(rng, 1, 1, 1, 1, 1, 1, 1, 2, 3, 4, 5, 8),
         logprobs=int(rng.integers(6)),

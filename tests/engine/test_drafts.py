@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,8 +30,46 @@ SETTINGS: list[dict[str, Any]] = [
     {"seed": 5, "repetition_penalty": 2.5, "penalty_scope": 1, "temperature": 0},
     {"seed": 6, "repetition_penalty": 1.7, "penalty_scope": 9, "n": 3},
     {"seed": 7, "stop": ["e", "\n", "q"], "n": 4},
+    {"seed": 9, "prompt_logprobs": 2, "n": 2},
     {"seed": 8, "stop_token_ids": list(range(40, 90)), "n": 4, "include_stop": True},
 ]
+
+
+def favour_news(token_ids: Sequence[int], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A caller's own rule that goes by all tokens so far: what was said is less likely, as is its sum."""
+    logits[token_ids[-9:]] -= np.float32(3)
+    logits[sum(token_ids) % len(logits)] -= np.float32(5)
+    return logits
+
+
+RULED: dict[str, dict[str, Any]] = {
+    "mirostat 1": {"mirostat": 1, "mirostat_tau": 3.0, "mirostat_eta": 0.7, "n": 2},
+    "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.7, "n": 3, "logprobs": 2},
+    "llama.cpp's": {
+        **{"mirostat": 2, "mirostat_eta": 0.7, "order": "llama.cpp", "temperature": 0.8, "top_k": 50},
+        **{"repetition_penalty": 1.3, "frequency_penalty": 0.3, "penalty_scope": 20},
+    },
+    "llama.cpp's 1": {"mirostat": 1, "mirostat_eta": 0.7, "order": "llama.cpp", "temperature": 1.2, "n": 2},
+    "adaptive-p": {"adaptive_target": 0.3, "adaptive_decay": 0.6, "n": 2},
+    "own": {"logits_processors": [favour_news], "logprobs": 2, "n": 2},
+    "own and mirostat 1": {"logits_processors": [favour_news], "mirostat": 1, "mirostat_eta": 0.7},
+    "own and mirostat 2": {
+        **{"logits_processors": [favour_news], "mirostat": 2, "mirostat_eta": 0.7},
+        **{"trace": True, "logprobs": 2, "n": 2},
+    },
+    "own and adaptive-p": {"logits_processors": [favour_news], "adaptive_target": 0.3},
+    "traced": {"trace": True, "temperature": 0.7, "top_p": 0.9, "frequency_penalty": 0.5, "n": 2},
+    "traced mirostat": {"trace": True, "mirostat": 2, "mirostat_eta": 0.7, "top_n_sigma": 2.0},
+    "DRY": {
+        **{"dry_multiplier": 2.0, "dry_allowed_length": 1, "dry_sequence_breakers": [[PROMPT[3]]]},
+        **{"temperature": 0.3, "n": 2},
+    },
+    "n-grams": {"no_repeat_ngram_size": 2, "penalty_scope": "all", "temperature": 0.3, "logprobs": 1},
+    "bad words": {"bad_words": [[5], *([a, b] for a in range(20, 40) for b in range(3, 260, 5))], "n": 2},
+    "frequency and presence": {"frequency_penalty": 0.8, "presence_penalty": 0.4, "penalty_scope": 6},
+    "minimum": {"min_tokens": 30, "stop_token_ids": list(range(40, 90)), "xtc_probability": 0.5},
+}
+SETTINGS += [{"seed": 10 + i, **asked} for i, asked in enumerate(RULED.values())]
 
 
 def without(asked: dict[str, Any], prompt: Sequence[int] = PROMPT) -> list[Candidate]:
@@ -75,8 +115,9 @@ def test_guesses_change_nothing(kind: str, asked: dict[str, Any], step_tokens: i
     step_tokens=st.integers(1, 50),
     sharing=st.booleans(),
     seed=st.integers(0, 3),
+    rules=st.sampled_from(["none", *RULED]),
 )
-@settings(max_examples=50)
+@settings(max_examples=80)
 def test_guesses_change_nothing_in_any_company(
     max_tokens: int,
     prompt: int,
@@ -86,9 +127,11 @@ def test_guesses_change_nothing_in_any_company(
     step_tokens: int,
     sharing: bool,
     seed: int,
+    rules: str,
 ) -> None:
     engine = make_engine(native(), num_blocks, step_tokens=step_tokens, sharing=sharing)
-    asked: Any = {"max_tokens": max_tokens, "n": n, "ignore_eos": True, "logprobs": 1}
+    asked: Any = {"logprobs": 1, **RULED.get(rules, {}), "max_tokens": max_tokens, "n": n}
+    asked |= {"ignore_eos": True, "stop_token_ids": ()}
     flights, expected = [], []
     for i in range(3):
         text = words(prompt, seed=i)
@@ -113,6 +156,47 @@ def test_a_perfect_proposer_needs_as_few_steps_as_expected(length: int) -> None:
     wrong = Recording()
     candidates(make_engine(wrong), PROMPT, proposer=Said(PROMPT, full(asked), length, wrong=1.0), **asked)
     assert len(wrong.steps) == asked["max_tokens"]
+
+
+@pytest.mark.parametrize("rules", RULED)
+def test_right_guesses_are_taken_under_every_rule(rules: str) -> None:
+    recording = Recording()
+    asked: Any = {**RULED[rules], "seed": 5, "n": 1, "max_tokens": 1 + 6 * 5, "ignore_eos": True}
+    asked["stop_token_ids"] = ()
+    said = [candidate.token_ids for candidate in without(asked)]
+    assert candidates(make_engine(recording), PROMPT, proposer=Said(PROMPT, said, 4), **asked) == without(
+        asked
+    )
+    assert len(recording.steps) == 1 + 6
+
+
+@pytest.mark.parametrize("rules", [{}, {"mirostat": 2, "trace": True}, {"adaptive_target": 0.3}])
+@pytest.mark.parametrize("kind", ["wrong", "partly right", "partly right trees"])
+def test_what_an_own_rule_does_after_a_wrong_guess_is_nothing_to_anybody(
+    kind: str, rules: dict[str, Any]
+) -> None:
+    astray: list[list[int]] = []
+    texts: list[list[int]] = []
+
+    def strict(token_ids: Sequence[int], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Fails, in one way or another, after whatever is no beginning of the texts."""
+        here = list(token_ids)
+        if texts and not any(text[: len(here)] == here for text in texts):
+            astray.append(here)
+            if len(here) % 2:
+                raise CallerError
+            logits[:] = np.nan
+        return logits
+
+    asked: Any = {**rules, "logits_processors": [strict], "seed": 3, "max_tokens": 40, "ignore_eos": True}
+    expected = without(asked)
+    texts += [PROMPT + candidate.token_ids for candidate in expected]
+    said = Said(PROMPT, [candidate.token_ids for candidate in expected], **PROPOSERS[kind])
+    assert candidates(make_native(), PROMPT, proposer=said, **asked) == expected
+    if not set(rules) & {"mirostat", "adaptive_target"}:
+        assert astray  # all rows of a draft are looked at, unless a rule learns: then only those that matter
+    else:
+        assert not astray
 
 
 def test_the_cache_holds_the_right_keys_long_after_a_draft() -> None:
@@ -270,3 +354,13 @@ def test_a_step_that_fails_with_guesses_is_computed_again() -> None:
         prompt = flight.request.prompt
         assert flight.generation().candidates == without(asked, prompt)
     check_empty(engine)
+
+
+def test_nothing_is_guessed_while_a_prompt_is_being_read() -> None:
+    prompt = [4]
+    asked: dict[str, Any] = {"seed": 1, "max_tokens": 5, "ignore_eos": True, "prompt_logprobs": 1}
+    [plain] = without(asked, prompt)
+    proposer = Said(prompt, [plain.token_ids], length=3)
+    [guessed] = candidates(make_engine(native()), prompt, proposer=proposer, **asked)
+    assert guessed == plain
+    assert proposer.most

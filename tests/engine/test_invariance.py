@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,9 @@ from unspool.backend.cpu import CpuBackend
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.model.tensor import TensorType
+from unspool.sampling.plan import RuleKind
+from unspool.sampling.presets import DEFAULT_ORDER
+from unspool.sampling.rules.rule import NO_ENTRY
 
 SPEC = tiny_spec(context_length=2048)
 STOPS = ["e", "th", "\n", ".", "A", "\ufffd" * 5, "\ufffd" * 9]
@@ -73,6 +77,14 @@ def test_the_mix_holds_what_the_promise_names(mix: Mix) -> None:
         "skip_special_tokens": {True, False},
     }.items():
         assert {getattr(params, name) for params in asked} == values
+    chains = [new_engine(128).prepare(each.prompt, each.params).chain for each in mix.requests]
+    ruled = Counter(rule.name for chain in chains for rule in chain.named)
+    assert set(ruled) == set(DEFAULT_ORDER)
+    assert min(ruled.values()) >= 4, ruled
+    assert {rule.kind for chain in chains for rule in chain.rules} == {*RuleKind, NO_ENTRY}
+    assert sum(params.trace for params in asked) >= 3
+    assert sum(params.prompt_logprobs is not None for params in asked) >= 3
+    assert {params.order for params in asked if params.mirostat == 2} == {None, "llama.cpp"}
     for name, off in {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}.items():
         assert sum(getattr(params, name) not in (None, off) for params in asked) > 50
     assert sum(params.repetition_penalty not in (None, 1.0) for params in asked) > 50

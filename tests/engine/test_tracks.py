@@ -13,17 +13,20 @@ from hypothesis import strategies as st
 from tests.engine.making import SPEC, WEIGHTS, make_engine, run
 from tests.reference.llama import ReferenceBackend
 from tests.reference.tiny import make_tensors, random_weights, tiny_spec
+from tests.speculate.proposers import Scripted
 from tests.strategy.models import Alone, Recording, ask, candidates, check_empty, finish, native, words
 from unspool.backend.base import Float32Array
 from unspool.backend.cpu import CpuBackend
 from unspool.engine.engine import Engine
+from unspool.engine.plans import PlannedRow, plan_of
 from unspool.engine.source import LinearCombination, Source, TrackSpec
 from unspool.errors import ContextLengthError, ParameterError, RowError, UnspoolError
 from unspool.model.tensor import TensorType
 from unspool.params import SamplingParams
 from unspool.sampling.noise import mix
-from unspool.sampling.plan import SamplePlan
+from unspool.sampling.rules import Facts, NoiseSource
 from unspool.sampling.sampler import sample
+from unspool.sampling.settings import compile_chain
 from unspool.speculate import DraftTree
 
 PROMPT, OTHER = words(37, seed=3), words(5, seed=4)
@@ -48,24 +51,16 @@ def plain_loop(
     row: Callable[[list[int]], Float32Array], count: int, params: SamplingParams, index: int = 0
 ) -> list[tuple[int, float]]:
     """Tokens and their log-probabilities, drawn one at a time by the reference sampler."""
-    chain, made = params.chain(), []
-    generated: list[int] = []
-    penalized = params.repetition_penalty not in (None, 1.0)
+    chain, made = compile_chain(params.rule_settings(())), []
+    memory, generated = chain.memory(PROMPT), list[int]()
     for _ in range(count):
-        seen = sorted({*PROMPT, *generated}) if penalized else []
-        plan = SamplePlan(
-            rows=np.zeros(1, np.int32),
-            chain_starts=np.array([0, len(chain.kinds)], np.int32),
-            kinds=chain.kinds,
-            values=chain.values,
-            history_starts=np.array([0, len(seen)], np.int64),
-            history=np.array(seen, np.int32),
-            keys=np.array([mix(params.seed or 0, 0)], np.uint64),
-            positions=np.array([len(PROMPT) + len(generated)], np.int32),
-            sample_indices=np.array([index], np.int32),
-        )
+        noise = NoiseSource(mix(params.seed or 0, 0), len(PROMPT) + len(generated), index)
+        plan = plan_of([PlannedRow(0, chain, 0, len(chain.rules), memory, noise)])
         drawn = sample(row(generated)[None], plan)
         generated.append(int(drawn.tokens[0]))
+        if memory is not None:
+            facts = Facts(float(drawn.surprises[0]), -float(drawn.processed_logprobs[0]))
+            memory.extend(generated[-1], facts)
         made.append((generated[-1], float(drawn.logprobs[0])))
     return made
 
@@ -158,15 +153,18 @@ def test_a_running_source_gets_its_token_in_every_step(exits: tuple[int, ...] | 
     rows = 2 if exits is None else 4
     source = Source((TrackSpec(PROMPT, exits=exits), TrackSpec(OTHER)), LinearCombination((0.5,) * rows))
     asked: Any = {"source": source, "max_tokens": 20, "ignore_eos": True}
-    flights = [ask(engine, PROMPT, seed=i, **asked) for i in range(7)]
+    flights, preemptions = [ask(engine, PROMPT, seed=i, **asked) for i in range(7)], 0
     while engine.busy:
-        running = [b for b in engine.scheduler.running if b.pending() == 2]
-        before = [len(b.token_ids) for b in running]
+        before = [(b, len(b.token_ids)) for b in engine.scheduler.running if b.pending() == 2]
         engine.step()
-        assert [len(b.token_ids) for b in running] == [count + 1 for count in before]
-        if engine.stats().steps == 20:  # it comes first, and takes nobody's turn
+        without = [b for b, count in before if len(b.token_ids) != count + 1]
+        assert len(without) == engine.stats().preemptions - preemptions
+        assert all(not b.running and engine.stats().steps == 21 for b in without)
+        preemptions += len(without)
+        if engine.stats().steps == 20:  # it comes first, and takes one place
             flights.append(ask(engine, PROMPT, seed=7, priority=1, **asked))
     assert max(max(len(step.tokens), len(step.rows)) for step in recording.steps) <= 8
+    assert preemptions == 1
     finish(engine, *flights)
 
 
@@ -329,3 +327,41 @@ def test_two_tracks_that_cannot_fit_together_are_refused_or_end_with_an_error(nu
     check_empty(engine)
     assert isinstance(bad.error, ContextLengthError) != fits
     assert plain.error is None
+
+
+@pytest.mark.parametrize(
+    "change", [list.clear, lambda ids: ids.append(11), lambda ids: ids.extend([10**6] * 999)]
+)
+def test_what_becomes_of_a_callers_lists_is_nothing_to_its_request(
+    change: Callable[[list[int]], None],
+) -> None:
+    asked: Any = {"max_tokens": 8, "ignore_eos": True, "temperature": 0}
+    engine = make_engine(native())
+    prompt, other, exits = list(PROMPT), list(OTHER), [1, 2]
+    tracks = [TrackSpec(prompt, exits=exits), TrackSpec(other)]  # type: ignore[arg-type]
+    source = Source(tracks, LinearCombination((0.5, 1.0, -0.5)))  # type: ignore[arg-type]
+    flight = ask(engine, prompt, source=source, **asked)
+    for ids in (prompt, other, exits):
+        change(ids)
+    tracks.clear()
+    plain = ask(engine, OTHER, **asked)
+    finish(engine, flight, plain)
+    steady = Source((TrackSpec(PROMPT, exits=(1, 2)), TrackSpec(OTHER)), source.combine)
+    assert flight.generation().candidates == candidates(make_engine(native()), PROMPT, source=steady, **asked)
+
+
+def test_a_combination_may_give_the_same_array_each_time() -> None:
+    """With a draft, several rows are combined before one is drawn from."""
+    asked: Any = {"max_tokens": 30, "ignore_eos": True, "temperature": 0}
+    array = np.zeros(SPEC.vocab_size, np.float32)
+
+    def combine(rows: Float32Array) -> Float32Array:
+        array[:] = GUIDED.combine(rows)
+        return array
+
+    guess = Scripted(lambda tokens, most: DraftTree.chain([tokens[-1], tokens[-1], tokens[-2]]))
+    expected = candidates(make_engine(native()), PROMPT, source=GUIDED, **asked)
+    for proposer in (None, guess):
+        source = Source(GUIDED.tracks, combine)
+        made = candidates(make_engine(native()), PROMPT, source=source, proposer=proposer, **asked)
+        assert made == expected

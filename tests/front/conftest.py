@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import unspool
+from tests.front.commands import Command
 from tests.reference.tiny import random_weights, tiny_spec, write_gguf
 
 
@@ -21,3 +22,9 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def llm(tiny_path: Path) -> Iterator[unspool.LLM]:
     with unspool.LLM(tiny_path, threads=1) as made:
         yield made
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command line: what it printed, and its exit status."""
+    return Command(monkeypatch, capsys)

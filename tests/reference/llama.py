@@ -23,7 +23,7 @@ from unspool.backend.base import BLOCK_SIZE, Float32Array, Int32Array, StepBatch
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
 from unspool.sampling.plan import RowResults, SamplePlan
-from unspool.sampling.sampler import sample
+from unspool.sampling.sampler import Law, laws, sample
 
 FloatArray = npt.NDArray[Any]
 Sampler = Callable[[Float32Array, SamplePlan], RowResults]
@@ -128,6 +128,9 @@ class ReferenceBackend:
 
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
         return self.sampler(output.logits.numpy(), plan)
+
+    def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
+        return laws(output.logits.numpy(), plan)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         for source, target in pairs:

@@ -10,7 +10,7 @@ from tests.reference.llama import ReferenceLogits
 from unspool.backend.base import Int32Array, StepBatch, StepOutput
 from unspool.model.spec import ModelSpec
 from unspool.sampling.plan import RowResults, SamplePlan
-from unspool.sampling.sampler import sample
+from unspool.sampling.sampler import Law, laws, sample
 
 
 class ScriptedBackend:
@@ -38,6 +38,9 @@ class ScriptedBackend:
 
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
         return sample(output.logits.numpy(), plan)
+
+    def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
+        return laws(output.logits.numpy(), plan)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         """Nothing is cached."""

@@ -19,6 +19,7 @@ from unspool.model.tensor import TensorType
 from unspool.params import SamplingParams
 from unspool.results import Candidate
 from unspool.sampling.plan import RowResults, SamplePlan
+from unspool.sampling.sampler import Law
 
 TENSORS = {
     0: make_tensors(WEIGHTS, TensorType.F32),
@@ -55,6 +56,9 @@ class Recording:
 
     def sample(self, output: StepOutput, plan: SamplePlan) -> RowResults:
         return self.backend.sample(output, plan)
+
+    def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
+        return self.backend.laws(output, plan)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         self.copied += len(pairs)

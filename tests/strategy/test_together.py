@@ -328,7 +328,7 @@ class Branching:
             branches.append(branch, token, figures)
             branches.commit(branch)
             if twin is not None:
-                branches.append(twin, figures[5][1][0], figures)
+                branches.append(twin, figures.best[1][0], figures)
                 branches.commit(twin)
 
 

@@ -37,7 +37,7 @@ class Beam:
             assert sorted(map(id, self.tokens)) == sorted(id(row.branch) for row in frontier)
         offers = []
         for row in frontier:
-            for token, logprob in row.figures[5][: self.per_row]:
+            for token, logprob, _ in row.figures.best[: self.per_row]:
                 tokens = (*self.tokens.get(row.branch, ()), token)
                 offers.append((-(self.sums.get(row.branch, 0.0) + logprob), tokens, row))
         best = sorted(offers, key=lambda offer: offer[:2])[: self.beams]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -34,14 +35,19 @@ def chat(
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Figures after each reply.")] = False,
     max_tokens: options.MaxTokens = None,
+    preset: options.Preset = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
     penalty_scope: options.PenaltyScope = None,
+    order: options.Order = None,
     stop: options.Stop = None,
     seed: options.Seed = None,
+    set_: options.Set = None,
     threads: options.Threads = None,
     cache_tokens: options.CacheTokens = None,
 ) -> None:
@@ -52,17 +58,23 @@ def chat(
     """
     from unspool.params import SamplingParams
 
-    settings = options.given(
+    settings = options.settings_of(
+        set_,
         max_tokens=max_tokens,
+        preset=preset,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
         repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
         penalty_scope=options.penalty_scope(penalty_scope),
+        order=options.order(order),
         stop=stop,
         seed=seed,
     )
+    refuse_samples(settings)
     SamplingParams(**settings)
 
     from unspool.llm import LLM
@@ -72,7 +84,8 @@ def chat(
         with suppress(ImportError):
             import readline  # noqa: F401  # line editing and history for input()
         note(f"{model}. /help for help, Ctrl-D to leave.")
-    session.run()
+    if not session.run() and not sys.stdin.isatty():
+        raise typer.Exit(1)
 
 
 class ChatSession:
@@ -90,25 +103,26 @@ class ChatSession:
         self.system = system
         self.messages = [] if system is None else [{"role": "system", "content": system}]
 
-    def run(self) -> None:
-        """Read lines and answer them until the input ends."""
-        prompt = "> " if sys.stdin.isatty() else ""
+    def run(self) -> bool:
+        """Read lines and answer them until the input ends; whether every one could be."""
+        prompt, well = "> " if sys.stdin.isatty() else "", True
         while True:
             try:
                 line = input(prompt)
             except EOFError:
                 if prompt:
                     write("\n")
-                return
+                return well
             except KeyboardInterrupt:
                 note("\n(Ctrl-D leaves)")
                 continue
             if line.strip() in ("/quit", "/exit"):
-                return
+                return well
             try:
                 self.take(as_text(line, "the line"))
             except UnspoolError as error:
                 note(f"error: {error}")
+                well = False
 
     def take(self, line: str) -> None:
         """Do what a line says: a command, or a message to reply to."""
@@ -139,11 +153,10 @@ class ChatSession:
             return
         if not value:
             raise ParameterError(f"/set {name} needs a value, such as /set temperature 0.7")
-        if name == "n":
-            raise ParameterError("a chat draws one reply: n cannot be set")
         from unspool.params import SamplingParams
 
-        changed = {**self.settings, name: parse_value(value)}
+        changed = {**self.settings, name: options.read_value(value.strip())}
+        refuse_samples(changed)
         SamplingParams(**changed)
         self.settings = cast("Settings", {n: v for n, v in changed.items() if v is not None})
 
@@ -173,12 +186,10 @@ class ChatSession:
                 note(footer(last.generation, self.llm))
 
 
-def parse_value(text: str) -> Any:
-    """A setting's value as typed: none, true, false, a number, or else text."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
+def refuse_samples(settings: Mapping[str, Any]) -> None:
+    """Raise ``ParameterError`` where several samples are asked for, or figures that a chat does not show."""
+    if "n" in settings:
+        raise ParameterError("a chat draws one reply: n cannot be set")
+    for name in ("logprobs", "prompt_logprobs", "trace"):
+        if settings.get(name):
+            raise ParameterError(f"a chat shows text alone: {name} is for generate --json")

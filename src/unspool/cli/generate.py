@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")],
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The text to continue; - reads it from standard input.", show_default=False),
+    ] = None,
     *,
     model: options.Model = "smollm2",
     chat: Annotated[
@@ -28,50 +31,65 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of figures at the end.")] = False,
     max_tokens: options.MaxTokens = None,
+    preset: options.Preset = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
     penalty_scope: options.PenaltyScope = None,
+    order: options.Order = None,
     stop: options.Stop = None,
     stop_token_id: options.StopTokenId = None,
     include_stop: options.IncludeStop = False,
     show_special: options.ShowSpecial = False,
     ignore_eos: options.IgnoreEos = False,
     seed: options.Seed = None,
-    n: options.Samples = 1,
-    logprobs: options.Logprobs = 0,
+    n: options.Samples = None,
+    logprobs: options.Logprobs = None,
+    prompt_logprobs: options.PromptLogprobs = None,
+    trace: options.Trace = False,
+    set_: options.Set = None,
     threads: options.Threads = None,
     cache_tokens: options.CacheTokens = None,
 ) -> None:
-    """Continue PROMPT and print what comes, as it comes.
+    """Continue PROMPT and print what comes, as it comes (several samples when they are done).
 
     The model sees the prompt as it is and goes on from it. To have an instruct model answer it, use --chat.
+    A prompt that begins with a dash comes after --, and what is piped in is taken if there is no other.
     A last line of figures goes to standard error.
     """
     from unspool.params import SamplingParams
 
-    settings = options.given(
+    settings = options.settings_of(
+        set_,
         max_tokens=max_tokens,
+        preset=preset,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
         repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
         penalty_scope=options.penalty_scope(penalty_scope),
+        order=options.order(order),
         stop=stop,
         stop_token_ids=stop_token_id,
-        include_stop=include_stop,
-        skip_special_tokens=not show_special,
-        ignore_eos=ignore_eos,
+        include_stop=include_stop or None,
+        skip_special_tokens=False if show_special else None,
+        ignore_eos=ignore_eos or None,
         seed=seed,
         n=n,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        trace=trace or None,
     )
-    if logprobs and not as_json:
-        raise ParameterError("--logprobs is reported with --json only: add --json, or leave it out")
     params = SamplingParams(**settings)
+    if not as_json:
+        refuse_figures(params)
     text = read_prompt(prompt)
 
     from unspool.llm import LLM
@@ -82,12 +100,29 @@ def generate(
         note(footer(result, llm))
 
 
-def read_prompt(prompt: str) -> str:
-    """The prompt, or for ``-`` all of standard input without its last line break.
+def refuse_figures(params: SamplingParams) -> None:
+    """Raise ``ParameterError`` for figures that are asked for and that text cannot show."""
+    wanted = {
+        "logprobs": params.logprobs > 0,
+        "prompt_logprobs": params.prompt_logprobs is not None,
+        "trace": params.trace,
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            option = name.replace("_", "-")
+            raise ParameterError(f"--{option} is reported with --json only: add --json, or leave it out")
 
-    Raises ``ParameterError`` for bytes that are no text.
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt, or for ``-`` all of standard input without its last line break; so too for none, if piped.
+
+    Raises ``ParameterError`` for bytes that are no text, and where there is no prompt.
     """
-    if prompt != "-":
+    if prompt is None and sys.stdin.isatty():
+        raise ParameterError(
+            "there is no prompt: give a text to continue, or - to read it from standard input"
+        )
+    if prompt is not None and prompt != "-":
         return as_text(prompt, "the prompt")
     return as_text(sys.stdin.read().removesuffix("\n"), "standard input")
 
@@ -104,10 +139,12 @@ def print_text(llm: LLM, text: str, chat: bool, params: SamplingParams) -> Gener
     if params.n == 1:
         chunks = llm.stream_chat(text, params) if chat else llm.stream(text, params)
         streamed: Generation | None = None
-        for chunk in chunks:
-            write(chunk.text)
-            streamed = chunk.generation
-        write("\n")
+        try:
+            for chunk in chunks:
+                write(chunk.text)
+                streamed = chunk.generation
+        finally:  # after Ctrl-C, too, the shell's next line is its own
+            write("\n")
         assert streamed is not None  # the last chunk has it
         return streamed
     result = llm.chat(text, params) if chat else llm.generate(text, params)
@@ -125,11 +162,12 @@ def footer(result: Generation, llm: LLM) -> str:
         reason = f"stopped at {llm.tokenizer.id_to_token(result.stop_reason)}"
     parts = [
         f"{result.usage.prompt_tokens} + {result.usage.completion_tokens} tokens",
-        f"{result.timing.tokens_per_second:.1f} tokens/s",
         f"first after {result.timing.time_to_first_token:.2f} s",
         f"seed {result.seed}",
         reason,
     ]
+    if result.timing.decoded_tokens:
+        parts.insert(1, f"{result.timing.tokens_per_second:.1f} tokens/s")
     if result.dropped_messages:
         parts.append(f"{result.dropped_messages} oldest messages dropped")
     return f"[{', '.join(parts)}]"

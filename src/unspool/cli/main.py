@@ -12,8 +12,11 @@ import typer
 import unspool
 from unspool.cli.calc import calc
 from unspool.cli.chat import chat
+from unspool.cli.explain import explain
 from unspool.cli.generate import generate
 from unspool.cli.models import info, models, pull
+from unspool.cli.presets import presets
+from unspool.cli.terminal import warnings_as_notes
 from unspool.errors import ParameterError, UnspoolError
 
 app = typer.Typer(
@@ -24,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat, pull, models, info):
+for command in (generate, chat, explain, presets, pull, models, info):
     app.command()(command)
 app.add_typer(calc)
 
@@ -53,7 +56,8 @@ def main() -> None:
         elif hasattr(getattr(sys, name), "reconfigure"):
             getattr(sys, name).reconfigure(errors=errors)
     try:
-        app(prog_name="unspool")
+        with warnings_as_notes():
+            app(prog_name="unspool")
     except UnspoolError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ParameterError) else 1)

@@ -1,18 +1,16 @@
-"""The arrays of a step and of its sampling, made from what the scheduler planned."""
+"""The arrays of a step, made from what the scheduler planned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from unspool.backend.base import Int32Array, StepBatch
 from unspool.cache import BlockTable
 from unspool.engine.branch import Branch
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.track import Track
-from unspool.sampling.plan import SamplePlan
 
 NO_TOKENS: Int32Array = np.empty(0, dtype=np.int32)
 
@@ -123,7 +121,7 @@ class StepBuilder:
     def _want(self, branch: Branch, track: Track, first: int, rows: list[int], exits: list[int]) -> None:
         """The rows of a run that are wanted: of all its tokens, of the last one and its draft, or none."""
         end = first + len(track.run)
-        if branch.request.read is not None:
+        if branch.reading:
             wanted: Sequence[int] = range(max(first, first + branch.read - track.start), end)
         elif not branch.row:
             return
@@ -136,65 +134,3 @@ class StepBuilder:
             for layers in track.exits or (depth,):
                 rows.append(token)
                 exits.append(layers)
-
-
-class PlanBuilder:
-    """Makes the plan of sampling a step's rows; what only depends on which branches draw is kept."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[list[Branch], SamplePlan, bool] | None = None  # one value, whole at any interrupt
-
-    def build(self, branches: list[Branch], nodes: Sequence[int], rows: Sequence[int]) -> SamplePlan:
-        """Draw after each node of a branch's draft (-1: after its last token) from the row of that number."""
-        if self._kept is None or self._kept[0] != branches:
-            self._kept = (branches, self._of(branches), any(b.history is not None for b in branches))
-        _, plan, penalized = self._kept
-        positions = [
-            branch.position
-            if node < 0 or branch.drafted is None
-            else branch.position + branch.drafted.depths[node]
-            for branch, node in zip(branches, nodes, strict=True)
-        ]
-        whole = np.array([*rows, *positions], dtype=np.int32)
-        plan.rows, plan.positions = whole[: len(rows)], whole[len(rows) :]
-        if penalized:
-            self._set_histories(plan, branches, nodes)
-        return plan
-
-    def _of(self, branches: Sequence[Branch]) -> SamplePlan:
-        requests = [branch.request for branch in branches]
-        starts = np.zeros(len(branches) + 1, dtype=np.int32)
-        np.cumsum([len(request.kinds) for request in requests], out=starts[1:])
-        return SamplePlan(
-            rows=NO_TOKENS,
-            chain_starts=starts,
-            kinds=np.concatenate([request.kinds for request in requests]),
-            values=np.concatenate([request.values for request in requests]),
-            history_starts=np.zeros(len(branches) + 1, dtype=np.int64),
-            history=NO_TOKENS,
-            keys=np.array([request.key for request in requests], dtype=np.uint64),
-            positions=NO_TOKENS,
-            sample_indices=np.array([branch.index for branch in branches], dtype=np.int32),
-            num_logprobs=max(request.params.logprobs for request in requests),
-        )
-
-    def _set_histories(self, plan: SamplePlan, branches: Sequence[Branch], nodes: Sequence[int]) -> None:
-        """Give the plan what each row's penalties see: the branch's tokens and the guesses before it."""
-        histories = [history_at(branch, node) for branch, node in zip(branches, nodes, strict=True)]
-        np.cumsum([len(history) for history in histories], out=plan.history_starts[1:])
-        plan.history = np.concatenate(histories)
-
-
-def history_at(branch: Branch, node: int) -> npt.NDArray[np.int32]:
-    """[m] the tokens in a branch's penalty scope after a draft's node, -1: after its own last token."""
-    if branch.history is None:
-        return NO_TOKENS
-    if node < 0 or branch.drafted is None:
-        return branch.history.array
-    tree, path = branch.drafted.tree, []
-    while node >= 0:
-        path.append(tree.tokens[node])
-        node = tree.parents[node]
-    history = branch.history.fork()
-    history.extend(reversed(path))
-    return history.array

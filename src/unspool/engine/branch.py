@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from unspool.engine.history import PenaltyHistory
-from unspool.engine.request import Request
+from unspool.engine.request import Read
 from unspool.engine.stop import StopMatcher
 from unspool.engine.track import Track
 from unspool.results import Alternative, Candidate, Chunk, FinishReason, Token
-from unspool.strategy import Figures
+from unspool.sampling.chain import ChainMemory
+from unspool.sampling.rules import Facts
+from unspool.strategy import Figures, Ranked
 
 if TYPE_CHECKING:
     from unspool.engine.drafted import Drafted
@@ -64,10 +65,10 @@ class Branch:
     growing: whether it has not ended: finished, or dropped without a result.
     order: where it stands among all branches: the least goes first and is preempted last.
     places: how many of a step's tokens, or rows if they are more, it takes to go on by one.
-    running: whether it has a place in the cache.
+    running: whether it has a place in the cache. A fork holds blocks from the first, and has none yet.
     drafted: the guesses that run with it in the step under way.
     row: whether that step computes its last token, whose row is wanted.
-    read: of a request that reads rows, how many have been read.
+    reader: takes the row of each of the prompt's tokens, if it has one; read: how many it has taken.
     """
 
     __slots__ = (
@@ -80,14 +81,15 @@ class Branch:
         "finish_reason",
         "flight",
         "growing",
-        "history",
         "index",
         "kept",
         "matcher",
+        "memory",
         "order",
         "pieces",
         "places",
         "read",
+        "reader",
         "request",
         "row",
         "running",
@@ -108,7 +110,8 @@ class Branch:
         tracks: list[Track],
         detokenizer: Detokenizer,
         tokenizer: TokenTexts,
-        history: PenaltyHistory | None,
+        memory: ChainMemory | None,
+        reader: Read | None = None,
     ) -> None:
         request = flight.request
         self.flight = flight
@@ -120,7 +123,8 @@ class Branch:
         self.tokenizer = tokenizer
         self.detokenizer = detokenizer
         self.matcher = StopMatcher(request.stops) if request.stops is not None else None
-        self.history = history
+        self.memory = memory
+        self.reader = reader
         self.token_ids: list[int] = []
         self.figures: list[Figures] = []
         self.pieces: list[str] = []
@@ -129,7 +133,8 @@ class Branch:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
         self.final = self.kept = self.cut = 0
-        self.shown = self.shown_tokens = self.read = 0
+        self.shown = self.shown_tokens = 0
+        self.read = request.read_from
         self.growing = True
         self.running = self.row = self.told = False
         self.drafted: Drafted | None = None
@@ -143,6 +148,11 @@ class Branch:
     def final_ids(self) -> list[int]:
         """The generated tokens that are final."""
         return self.token_ids if self.final == len(self.token_ids) else self.token_ids[: self.final]
+
+    @property
+    def reading(self) -> bool:
+        """Whether rows of its prompt are still to be taken by its reader."""
+        return self.reader is not None and self.read < len(self.request.prompt)
 
     @property
     def position(self) -> int:
@@ -163,8 +173,8 @@ class Branch:
 
     def append(self, token: int, figures: Figures) -> None:
         """Take in a token for the time being."""
-        if self.history is not None:
-            self.history.extend((token,))
+        if self.memory is not None:
+            self.memory.extend(token, facts_of(figures))
         self.token_ids.append(token)
         self.figures.append(figures)
 
@@ -195,13 +205,18 @@ class Branch:
     def fork(self, index: int) -> Branch:
         """A branch of the same tokens, text and rules, which shares every block."""
         tracks = [track.fork() for track in self.tracks]
-        history = None if self.history is None else self.history.fork()
-        twin = Branch(self.flight, index, tracks, self.detokenizer.fork(), self.tokenizer, history)
+        memory = None if self.memory is None else self.memory.fork()
+        twin = Branch(self.flight, index, tracks, self.detokenizer.fork(), self.tokenizer, memory)
         twin.matcher = None if self.matcher is None else self.matcher.fork()
         for name in ("token_ids", "figures", "pieces", "ends", "times"):
             setattr(twin, name, getattr(self, name).copy())
-        twin.final, twin.running = self.final, self.running
+        twin.final = self.final
         return twin
+
+    @property
+    def holds_blocks(self) -> bool:
+        """Whether something of it is cached."""
+        return any(track.table.num_blocks for track in self.tracks)
 
     def free(self) -> None:
         """Give the cache blocks back."""
@@ -243,18 +258,25 @@ class Branch:
         """Tokens ``start..stop-1`` with their figures; the last one's text ends where the result's does."""
         made = []
         for i in range(start, stop):
-            logprob, processed, rank, entropy, kept, top = self.figures[i]
+            figures = self.figures[i]
             piece = self.pieces[i]
             if self.finish_reason is not None and self.ends[i] > self.cut:
                 piece = piece[: len(piece) - (self.ends[i] - self.cut)]
-            alternatives = tuple(Alternative(t, self._token_text(t), p) for t, p in top)
             made.append(
-                Token(self.token_ids[i], piece, logprob, processed, rank, entropy, kept, alternatives)
+                Token(
+                    self.token_ids[i],
+                    piece,
+                    figures.logprob,
+                    figures.processed_logprob,
+                    figures.rank,
+                    figures.entropy,
+                    figures.kept,
+                    alternatives_of(figures.best, self.tokenizer),
+                    alternatives_of(figures.best_processed, self.tokenizer),
+                    figures.trace,
+                )
             )
         return made
-
-    def _token_text(self, token: int) -> str:
-        return self.tokenizer.token_bytes(token).decode("utf-8", "replace")
 
     def take_chunk(self) -> Chunk | None:
         """What became certain since the last chunk: text past every possible stop, and its tokens."""
@@ -298,8 +320,14 @@ class Branch:
         )
 
 
-def history_of(request: Request) -> PenaltyHistory | None:
-    """What the penalties of a request's branches see at first; ``None`` where no penalty is on."""
-    if request.params.repetition_penalty in (None, 1.0):
-        return None
-    return PenaltyHistory(request.params.penalty_scope or "output", request.prompt)
+def alternatives_of(ranked: Ranked, tokenizer: TokenTexts) -> tuple[Alternative, ...]:
+    """Ranked tokens with their texts."""
+    return tuple(
+        Alternative(token, tokenizer.token_bytes(token).decode("utf-8", "replace"), logprob, processed)
+        for token, logprob, processed in ranked
+    )
+
+
+def facts_of(figures: Figures) -> Facts:
+    """What rules may learn of a drawn token."""
+    return Facts(figures.surprise, -figures.processed_logprob)

@@ -128,5 +128,5 @@ def snapshot(
         failed=meter.failed,
         step_seconds=meter.step_seconds,
         forward_seconds=computer.forward_seconds,
-        sample_seconds=computer.sample_seconds,
+        sample_seconds=computer.sampler.seconds,
     )

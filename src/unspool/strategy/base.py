@@ -5,10 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from unspool.results import FinishReason
+from unspool.results import FinishReason, RuleTrace
 
-Figures = tuple[float, float, int, float, int, tuple[tuple[int, float], ...]]
-"""Raw log-probability, processed one, rank, entropy, kept, and the most probable (id, log-probability)."""
+Ranked = tuple[tuple[int, float, float], ...]
+"""Tokens, best first, with their log-probabilities before and after the rules."""
+
+
+class Figures(NamedTuple):
+    """What the model, and the rules, thought of a drawn token; log-probabilities are natural."""
+
+    logprob: float
+    """Under the model's own law."""
+    processed_logprob: float
+    """Under the law that it was drawn from."""
+    entropy: float
+    """Of the model's own law, in nats."""
+    surprise: float
+    """-log p under the law that reached the rule that learns from it; 0 where none does."""
+    rank: int
+    """In the model's own law, from 0."""
+    kept: int
+    """How many candidates the rules kept."""
+    best: Ranked = ()
+    """The most probable tokens of the model's own law."""
+    best_processed: Ranked = ()
+    """The most probable tokens of the law that it was drawn from."""
+    trace: tuple[RuleTrace, ...] = ()
+    """What each rule did, if that was asked for."""
 
 
 class RowResult(NamedTuple):
