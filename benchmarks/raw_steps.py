@@ -11,8 +11,8 @@ from benchmarks.scenario import SCENARIOS, Scenario, prompts_of
 from unspool.backend.base import BLOCK_SIZE, Int32Array, StepBatch
 from unspool.backend.cpu import CpuBackend
 from unspool.model.loader import LoadedModel
-from unspool.sampling.chain import compile_chain
-from unspool.sampling.plan import SamplePlan
+from unspool.sampling.plan import DRAW, SamplePlan
+from unspool.sampling.settings import RuleSettings, compile_chain
 
 NOTHING: Int32Array = np.empty(0, np.int32)
 
@@ -48,9 +48,9 @@ class RawSteps:
             advance(step)
         return time.perf_counter() - start
 
-    def sampling_share(self, scenario: Scenario, top_k: int) -> float:
-        """Time in ``sample`` with temperature and top-k, as a share of whole steps."""
-        step, plan = decode_step(self._table(scenario), scenario.prompt), top_k_plan(scenario, top_k)
+    def sampling_share(self, scenario: Scenario, rules: RuleSettings) -> float:
+        """Time in ``sample`` with some rules, as a share of whole steps."""
+        step, plan = decode_step(self._table(scenario), scenario.prompt), plan_of_rules(scenario, rules)
         sampling = whole = 0.0
         for _ in range(scenario.steps):
             start = time.perf_counter()
@@ -124,17 +124,19 @@ def advance(step: StepBatch) -> None:
     step.slots[:] = step.block_table[:, block] * BLOCK_SIZE + position % BLOCK_SIZE
 
 
-def top_k_plan(scenario: Scenario, top_k: int) -> SamplePlan:
-    """Draw each sequence's next token at temperature 0.8 from the ``top_k`` most probable."""
-    count, chain = scenario.sequences, compile_chain(temperature=0.8, top_k=top_k)
+def plan_of_rules(scenario: Scenario, rules: RuleSettings) -> SamplePlan:
+    """Draw each sequence's next token by rules that remember nothing."""
+    count, chain = scenario.sequences, compile_chain(rules)
     return SamplePlan(
         rows=np.arange(count, dtype=np.int32),
         chain_starts=np.arange(count + 1, dtype=np.int32) * np.int32(len(chain.kinds)),
         kinds=np.tile(chain.kinds, count),
-        values=np.tile(chain.values, count),
-        history_starts=np.zeros(count + 1, np.int64),
-        history=NOTHING,
+        values=np.tile(chain.values, (count, 1)),
+        token_starts=np.zeros(count * len(chain.kinds) + 1, np.int64),
+        tokens=NOTHING,
+        amounts=np.empty(0, np.float32),
         keys=np.arange(1, count + 1, dtype=np.uint64),
         positions=np.full(count, scenario.prompt + 1, np.int32),
         sample_indices=np.zeros(count, np.int32),
+        given=np.full(count, DRAW, np.int32),
     )

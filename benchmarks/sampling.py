@@ -3,9 +3,10 @@
     python -m benchmarks.sampling --llama-cpp-python PEER/bin/python
 
 Each stack of rules runs over rows of the model's logits and over random normal rows (standard deviation 3) of
-the same size. unspool's figures hold everything that it reports: log-probabilities, rank and entropy too.
-Transformers' processors are timed with a softmax and a draw, llama.cpp's chain without filling its list of
-candidates. A round takes engines and stacks in a shuffled order; the first one warms up and is thrown away.
+the same size and of 262,144. unspool's figures hold everything that it reports: log-probabilities, rank and
+entropy too. Transformers' processors are timed with a softmax and a draw, llama.cpp's chain without filling
+its list of candidates. A round takes engines and stacks in a shuffled order; the first one warms up and is
+thrown away.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,6 +48,8 @@ for repairs, but everyone knew how long such promises took. So they worked on, a
 waited for the sun to come up over the breakwater and show them what else was broken."""
 PENALIZED = 300
 """Distinct tokens that a penalty acts on."""
+WIDE = 262_144
+"""The largest vocabularies have as many tokens."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,21 @@ class Stack:
 
 Measure = Callable[[Stack, str], float | None]
 """Seconds of one pass over the rows of a name; None where the engine lacks a rule."""
+
+EVERY_TRUNCATION = RuleSettings(
+    temperature=0.8,
+    top_n_sigma=3.0,
+    min_p=1e-4,
+    top_p=0.99,
+    typical_p=0.98,
+    epsilon_cutoff=1e-4,
+    eta_cutoff=1e-3,
+    top_a=0.01,
+    tail_free=0.99,
+    top_h=0.95,
+    p_less=True,
+    xtc_probability=0.5,
+)
 
 STACKS = (
     Stack("greedy", RuleSettings(top_k=1), (("TopK", 1),), (("top_k", 1),)),
@@ -103,6 +121,8 @@ STACKS = (
     Stack("mirostat 1", RuleSettings(mirostat=1), None, (("mirostat", 5.0, 0.1),)),
     Stack("mirostat 2", RuleSettings(mirostat=2), None, (("mirostat_v2", 5.0, 0.1),)),
     Stack("adaptive-p 0.3", RuleSettings(adaptive_target=0.3), None, None),
+    Stack("every truncation, top-k 50 too", replace(EVERY_TRUNCATION, top_k=50), None, None),
+    Stack("every truncation but top-k", EVERY_TRUNCATION, None, None),
 )
 
 
@@ -153,6 +173,7 @@ class Session:
         self.rows = {
             "the model's rows": of_model,
             "random rows": (3 * rng.standard_normal(of_model.shape)).astype(np.float32),
+            f"random rows of {WIDE:,}": (3 * rng.standard_normal((len(of_model), WIDE))).astype(np.float32),
         }
         self.history: list[int] = rng.permutation(of_model.shape[1])[:PENALIZED].tolist()
         self.pool = _native.Pool(1)

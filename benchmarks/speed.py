@@ -30,9 +30,14 @@ from benchmarks.spread import Spread
 from unspool import LLM
 from unspool.backend.threads import default_threads, shared_pool
 from unspool.model.loader import load
+from unspool.sampling.settings import RuleSettings
 
 RAW, GENERATE = "unspool", "LLM.generate"
-TOP_K = 50
+SAMPLED = {
+    "temperature 0.8, top-k 50": RuleSettings(temperature=0.8, top_k=50),
+    "temperature 0.8, top-p 0.95": RuleSettings(temperature=0.8, top_p=0.95),
+    "no rule, the whole vocabulary": RuleSettings(),
+}
 Measure = Callable[[Scenario], float]
 
 
@@ -50,7 +55,7 @@ class Results:
     bandwidth: dict[str, list[float]] = field(default_factory=dict)
     """Bytes a second by scenario: the mean of the probes just before and just after."""
     sampling: dict[str, list[float]] = field(default_factory=dict)
-    """Share of a step that sampling takes, by scenario."""
+    """Share of a step that sampling takes, by rules and scenario."""
 
     def add(self, scenario: Scenario, rates: dict[str, float], bandwidth: float) -> None:
         """One round of one scenario."""
@@ -130,8 +135,9 @@ class Session:
 
     def measure_sampling(self, scenario: Scenario) -> None:
         """Add one round of the share that sampling takes."""
-        share = self.raw.sampling_share(scenario, TOP_K)
-        self.results.sampling.setdefault(scenario.name, []).append(share)
+        for title, rules in SAMPLED.items():
+            share = self.raw.sampling_share(scenario, rules)
+            self.results.sampling.setdefault(f"{title}, {scenario.title}", []).append(share)
 
     def _add(self, name: str, peer: Peer, stack: ExitStack) -> None:
         stack.enter_context(peer)
@@ -208,12 +214,8 @@ def ends(results: Results, measured: list[Scenario]) -> list[str]:
                 f"`LLM.generate`, {scenario.title}: {rate.text()} tokens/s, "
                 f"{ratio.text(1, 100, '%')} of raw steps."
             )
-        if scenario.name in results.sampling:
-            share = Spread.of(results.sampling[scenario.name])
-            lines.append(
-                f"Sampling with temperature and top-k {TOP_K}, {scenario.title}: "
-                f"{share.text(2, 100, '%')} of a step."
-            )
+    for title, shares in results.sampling.items():
+        lines.append(f"Sampling with {title}: {Spread.of(shares).text(2, 100, '%')} of a step.")
     return lines
 
 

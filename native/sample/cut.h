@@ -81,9 +81,35 @@ static void keep_part(Band& band, float pivot, bool upper) {
   band.n = kept;
 }
 
-// A value between two, above the lower one.
-static inline float between(float low, float high) {
-  const float pivot = (low > kLowest ? low : kLowest) * 0.5f + high * 0.5f;
+// A float's place among all of them, and a place's float.
+static inline int32_t order_of(float x) {
+  int32_t word;
+  std::memcpy(&word, &x, 4);
+  return word < 0 ? word ^ 0x7fffffff : word;
+}
+
+static inline float float_at(int32_t order) {
+  const int32_t word = order < 0 ? order ^ 0x7fffffff : order;
+  float x;
+  std::memcpy(&x, &word, 4);
+  return x;
+}
+
+// Halves the floats that there are between two, the upper one with them.
+[[gnu::noinline]] static float middle_float(float low, float high) {
+  const int64_t first = order_of(low);
+  return float_at(static_cast<int32_t>(first + (order_of(high) - first + 1) / 2));
+}
+
+// More turns than most rows take.
+constexpr int kEasyTurns = 16;
+
+// A value between two, above the lower one. Where values lie ever nearer to 0 their distance may be halved a hundred
+// times and more: every other late turn halves how many floats there are.
+static inline float between(float low, float high, int turn) {
+  const float from = low > kLowest ? low : kLowest;
+  const bool by_count = turn > kEasyTurns && turn % 2 == 0;
+  const float pivot = by_count ? middle_float(from, high) : from * 0.5f + high * 0.5f;
   return pivot > low ? pivot : high;
 }
 
@@ -97,11 +123,11 @@ static float lowest_of(const float* z, int n) {
 
 // Where a segment of a share of a band's measure most likely ends, were the measure spread evenly over its values; by
 // turns a little to either side of that, so that both sides of the crossing are left behind.
-static inline float guess(float low, float high, double share, bool beyond) {
-  const double at = share + (beyond ? 0.08 : -0.08);
+static inline float guess(float low, float high, double share, int turn) {
+  const double at = share + (turn % 2 ? 0.08 : -0.08);
   const double depth = at < 0.1 ? 0.1 : at > 0.9 ? 0.9 : at;
   const float pivot = static_cast<float>(high - (static_cast<double>(high) - low) * depth);
-  return pivot > low && pivot < high ? pivot : between(low, high);
+  return pivot > low && pivot < high ? pivot : between(low, high, turn);
 }
 
 // The smallest top segment of a band whose measure (masses, or how many) reaches `target`, which is at
@@ -114,7 +140,7 @@ static Cut cut_at(Band band, int64_t measure, int64_t target) {
   for (int turn = 0; low < high; turn++) {
     const double share = static_cast<double>(target - above) / static_cast<double>(measure);
     const bool guesses = turn % 4 < 2 && share > 0.05 && low > kLowest;
-    const float pivot = guesses ? guess(low, high, share, turn % 2) : between(low, high);
+    const float pivot = guesses ? guess(low, high, share, turn) : between(low, high, turn);
     const Part part = measure_from<kByMass>(band, pivot);
     // So many are above the pivot and no more are wanted. Masses may be 0: they go on to the last that counts.
     if (!kByMass && above + part.measure == target) return {part.lowest, kAllTies, false};

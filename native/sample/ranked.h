@@ -19,16 +19,26 @@ struct Weight {
 
 static Weight operator+(Weight a, Weight b) { return {a.mass + b.mass, a.moment + b.moment}; }
 
-// What logits of at least `level` weigh, for z in a band and the largest logit of the row.
-static Weight weigh_from(const Band& band, float top, float level) {
+// What a pivot parts a band into.
+struct WeighedPart {
+  Weight weight;  // of what is at or above the pivot
+  float lowest;   // of that
+  float highest;  // of the rest
+};
+
+// For z in a band and the largest logit of the row.
+static WeighedPart weigh_from(const Band& band, float top, float pivot) {
   i64x16 mass = zero_long(), moment = zero_long();
+  f32x16 lowest = set(kInfinity), highest = set(-kInfinity);
   for_each_vector(band.z, band.n, [&](f32x16 v, int at) {
-    const mask16 chosen = v >= set(level);
-    const f32x16 e = load(band.e + at);
-    mass = mass + keep(mass_of(e), chosen);
-    moment = moment + keep(moment_of(v - set(top), e), chosen);
+    const mask16 upper = v >= set(pivot);
+    lowest = min(lowest, select(upper, v, set(kInfinity)));
+    highest = max(highest, select(upper, set(-kInfinity), v));
+    const f32x16 e = select(upper, load(band.e + at), zero());
+    mass = mass + mass_of(e);
+    moment = moment + moment_of(v - set(top), e);
   });
-  return {sum_long(mass), sum_long(moment)};
+  return {{sum_long(mass), sum_long(moment)}, min_of(lowest), max_of(highest)};
 }
 
 // The entropy of the first candidates, as top-H has it, against what it may be.
@@ -64,45 +74,64 @@ static std::array<float, 2> likely_end(const Band& band, float top, const Entrop
   return {z[end < kOff ? 0 : end - kOff], z[end + kOff < kSampled ? end + kOff : kSampled - 1]};
 }
 
-// Where a band's candidates first pass the bound, in descending order: what comes before the first with which they
-// do is kept. `passes`: whether they do at all.
-static Cut cut_by_entropy(Band band, float top, const EntropyBound& bound, bool& passes) {
-  Weight above = {0, 0};  // of what comes before the band
-  float low = lowest_of(band.z, band.n), high = largest_of(band.z, band.n), last_above = kInfinity;
+// What is left of a band around the place where its candidates first pass the bound.
+struct Crossing {
+  Band band;
+  Weight above;      // of what comes before it
+  float last_above;  // the lowest of that; infinite where there is none
+  bool tied;         // whether all of it is equal
+};
+
+// Parts the band in value, as long as it is many and one look says on which side of the pivot the crossing is.
+static Crossing narrow(Band band, float top, const EntropyBound& bound) {
+  Crossing left = {band, {0, 0}, kInfinity, false};
+  float low = lowest_of(band.z, band.n), high = largest_of(band.z, band.n);
   std::array<float, 2> likely = {kInfinity, kInfinity};
-  if (band.n > 4096) likely = likely_end(band, top, bound, above);
-  for (size_t turn = 0; band.n > 32 && low < high; turn++) {
-    const bool guessed = turn < likely.size() && likely[turn] > low && likely[turn] < high;
-    const float pivot = guessed ? likely[turn] : between(low, high);
-    const Weight reached = above + weigh_from(band, top, pivot);
-    const Part part = measure_from<false>(band, pivot);
-    if (bound.surely_passed(reached)) {
-      keep_part<true>(band, pivot, true);
+  if (band.n > 4096) likely = likely_end(band, top, bound, left.above);
+  for (int turn = 0; left.band.n > 32 && low < high; turn++) {
+    const float first = turn < 2 ? likely[static_cast<size_t>(turn)] : kInfinity;
+    const float pivot = first > low && first < high ? first : between(low, high, turn);
+    const WeighedPart part = weigh_from(left.band, top, pivot);
+    const Weight reached = left.above + part.weight;
+    const bool upper = bound.surely_passed(reached);
+    if (!upper && !bound.surely_within(reached)) break;
+    keep_part<true>(left.band, pivot, upper);
+    if (upper) {
       low = part.lowest;
-    } else if (bound.surely_within(reached)) {
-      keep_part<true>(band, pivot, false);
-      above = reached;
-      last_above = part.lowest;
-      high = part.highest;
     } else {
-      break;
+      left.above = reached;
+      left.last_above = part.lowest;
+      high = part.highest;
     }
   }
-  sort_descending(band.z, band.n);
-  for_each_vector(band.z, band.n, [&](f32x16 v, int at) { store(band.e + at, exp_below_zero(v - set(top))); });
-  const auto weight_of = [&](int i) {
-    const float d = top - band.z[i], e = band.e[i];
-    return Weight{mass_of(e), mass_of((d < 87.0f ? d : 87.0f) * e)};
+  left.tied = low == high;
+  return left;
+}
+
+// Where a band's candidates first pass the bound, in descending order: what comes before the first with which they
+// do is kept. `passes`: whether they do at all.
+static Cut cut_by_entropy(const Band& whole, float top, const EntropyBound& bound, const SampleScratch& scratch,
+                          bool& passes) {
+  auto [band, above, last_above, tied] = narrow(whole, top, bound);
+  const auto weight_of = [top, e = band.e, z = band.z](int i) {
+    const float d = top - z[i];
+    return Weight{mass_of(e[i]), mass_of((d < 87.0f ? d : 87.0f) * e[i])};
   };
   int kept = 0;
-  if (low == high) {  // a long run of ties: most of it is passed over by halves
-    const Weight each = weight_of(0);
+  if (tied) {  // no order to find, and by halves
+    const Weight each = weight_of(0), before = above;
+    const auto with = [&](int count) {
+      return Weight{before.mass + each.mass * count, before.moment + each.moment * count};
+    };
     for (int step = 1 << 22; step; step /= 2) {
-      if (kept + step > band.n) continue;
-      const Weight next = {above.mass + each.mass * (kept + step), above.moment + each.moment * (kept + step)};
-      if (bound.surely_within(next)) kept += step;
+      if (kept + step <= band.n && bound.surely_within(with(kept + step))) kept += step;
     }
-    above = above + Weight{each.mass * kept, each.moment * kept};
+    above = with(kept);
+  } else {
+    sort_descending(band.z, band.n, band.e, scratch.counts);
+    for_each_vector(band.z, band.n, [top, e = band.e](f32x16 v, int at) {
+      store(e + at, exp_below_zero(v - set(top)));
+    });
   }
   for (; kept < band.n; kept++) {
     above = above + weight_of(kept);
@@ -116,6 +145,37 @@ static Cut cut_by_entropy(Band band, float top, const EntropyBound& bound, bool&
 // Beyond this depth neither a mass nor a moment is left: 2^40 d exp(-d) < 1/2.
 constexpr double kDeepest = 32.5;
 
+// Of a row's candidates all that have a mass or a moment.
+static Band band_of(const Row& row, const SampleScratch& scratch) {
+  Band band = {scratch.band_z, scratch.band_e, 0};
+  if (row.ids) {  // all, which costs less than to choose
+    for_each_exp(row, [&](f32x16 q, f32x16 e, int at) {
+      store(band.z + at, q);
+      store(band.e + at, e);
+    });
+    band.n = row.n;
+    return band;
+  }
+  const f32x16 deepest = set(static_cast<float>(row.top() - kDeepest));
+  for_each_exp(row, [&](f32x16 q, f32x16 e, int) {
+    const mask16 chosen = q >= deepest;
+    compress(band.e + band.n, e, chosen);
+    band.n += compress(band.z + band.n, q, chosen);
+  });
+  return band;
+}
+
+// Keeps what is above a cut; a dense row of which much is kept stays dense.
+static void keep_above(Row& row, const Cut& cut, const SampleScratch& scratch) {
+  if (!row.ids) {
+    int kept = 0;
+    for_each_logit(row, [&](f32x16 q, int) { kept += count_of(q >= set(cut.level)); });
+    if (kept > row.n / kFewOf) return mask_segment(row, cut, ByLogit{}, scratch);
+    list_from(row, below_quotient(row, cut.level), scratch);
+  }
+  keep_segment(row, cut, ByLogit{}, scratch);
+}
+
 // Top-H. More and more of a dense row's most probable candidates are looked at, until they pass the bound.
 static void keep_top_h(Row& row, double share, double cap, bool summed, const SampleScratch& scratch) {
   if (cap > 0) keep_top_k(row, cap, Ties::kLowestId, scratch);
@@ -125,31 +185,18 @@ static void keep_top_h(Row& row, double share, double cap, bool summed, const Sa
   const double entropy = log_total + static_cast<double>(row.moment) / total;
   const EntropyBound bound = {share * entropy + entropy * 0x1p-24, log_total, total, summed};
   if (bound.surely_within({row.total, row.moment})) return;
-  Row list = row;
-  const auto consider = [&](float level) {  // of undivided logits
-    list = row;
-    list_from(list, level, scratch);
-    Band band = {scratch.band_z, scratch.band_e, list.n};
-    for_each_exp(list, [&](f32x16 q, f32x16 e, int at) {
-      store(band.z + at, q);
-      store(band.e + at, e);
-    });
-    return band;
-  };
   bool passes = false;
-  Cut cut{};
-  for (const int look : {64, 512, num_maxima(row.n) / 2, 0}) {
-    if (row.ids && look) continue;
-    const float level = look ? below(row, level_of_top(row, look, scratch))
-                             : below_quotient(row, row.top() - kDeepest);
-    Band band = consider(level);
-    if (look && !bound.surely_passed(weigh_from(band, list.max, kLowest))) continue;
-    cut = cut_by_entropy(band, list.max, bound, passes);
-    break;
+  for (const int look : {64, 512, num_maxima(row.n) / 2}) {
+    if (row.ids) break;
+    Row list = row;
+    list_from(list, below(row, level_of_top(row, look, scratch)), scratch);
+    const Band band = band_of(list, scratch);
+    if (!bound.surely_passed(weigh_from(band, list.max, kLowest).weight)) continue;
+    row = list;
+    return keep_segment(row, cut_by_entropy(band, row.max, bound, scratch, passes), ByLogit{}, scratch);
   }
-  if (!passes) return;
-  row = list;
-  keep_segment(row, cut, ByLogit{}, scratch);
+  const Cut cut = cut_by_entropy(band_of(row, scratch), row.top(), bound, scratch, passes);
+  if (passes) keep_above(row, cut, scratch);
 }
 
 // Up to `most` of the largest logits that rules see, in descending order, to `out`; returns how many.

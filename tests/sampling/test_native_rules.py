@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.sampling.plans import plan_of
@@ -17,6 +19,7 @@ from tests.sampling.rows import (
     any_stack,
     assert_same,
     assert_same_laws,
+    entry,
     laws_natively,
     row_of,
     sample_natively,
@@ -83,28 +86,60 @@ def test_any_stack_on_a_large_vocabulary(size: int, each: int, instruction_set: 
     assert_equals_the_reference(case(size, each), instruction_set)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", RuleKind)
-@pytest.mark.parametrize(("size", "each"), [(3, 60), (129, 60), (1000, 40), (4099, 12), (49_152, 3)])
-def test_many_entries(size: int, each: int, kind: RuleKind) -> None:
-    for instruction_set in INSTRUCTION_SETS:
-        assert_equals_the_reference(case.__wrapped__(size, each, kind, 1), instruction_set)
+FloatArray = npt.NDArray[np.floating]
 
+HARD_ROWS: dict[str, Callable[[int, np.random.Generator], FloatArray]] = {
+    "a cluster and one above it": lambda size, rng: with_one(1 + 1e-5 * rng.standard_normal(size), 9.0),
+    "a cluster at 0 and one above it": lambda size, rng: with_one(1e-30 * rng.standard_normal(size), 5.0),
+    "two clusters": lambda size, rng: rng.choice([0.0, 5.0], size) + 1e-5 * rng.standard_normal(size),
+    "many clusters": lambda size, rng: rng.integers(0, 500, size) / 100 + 1e-6 * rng.standard_normal(size),
+    "flat": lambda size, rng: 0.01 * rng.standard_normal(size),
+    "less than the unit of any distance": lambda size, rng: 1e-20 * rng.standard_normal(size),
+    "all equal but one": lambda size, rng: with_one(np.full(size, 0.5), 3.0),
+    "all equal but one below": lambda size, rng: with_one(np.full(size, 0.5), -3.0),
+    "ever nearer to 0": lambda size, rng: np.exp(rng.uniform(-80, 1.5, size)),
+    "ever nearer to 0 from below": lambda size, rng: -np.exp(rng.uniform(-80, 1.5, size)),
+    "ever nearer to the largest": lambda size, rng: 3 - np.exp(rng.uniform(-30, 1.5, size)),
+    "many ties": lambda size, rng: np.round(2 * rng.standard_normal(size)),
+    "ties of 0 and -0 in a cluster": lambda size, rng: rng.choice([0.0, -0.0, 1e-38, -1e-38, 4.0], size),
+    "neighbours": lambda size, rng: 1 + rng.integers(0, 9, size) * 2.0**-23,
+    "descending": lambda size, rng: np.linspace(5, 0, size),
+}
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(
-    ("size", "each"),
-    [(1, 60), (3, 200), (17, 200), (128, 200), (129, 200), (1000, 150), (4099, 50), (49_152, 8)],
+RANKED = (
+    entry(RuleKind.TAIL_FREE, 0.5),
+    entry(RuleKind.TAIL_FREE, 0.95),
+    entry(RuleKind.TOP_H, 0.5),
+    entry(RuleKind.TOP_H, 0.9),
+    entry(RuleKind.TOP_H, 0.5, 0, 1),
+    entry(RuleKind.TOP_H, 0.999, 0, 1),
+    entry(RuleKind.TOP_P, 0.7),
+    entry(RuleKind.TYPICAL, 0.5),
+    entry(RuleKind.TOP_K, 40),
 )
-def test_many_stacks(size: int, each: int, seed: int) -> None:
-    for instruction_set in INSTRUCTION_SETS:
-        assert_equals_the_reference(case.__wrapped__(size, each, None, 1 + seed), instruction_set)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", RuleKind)
-def test_every_entry_on_the_largest_vocabulary(kind: RuleKind) -> None:
-    of = case.__wrapped__(262_144, 1, kind)
-    for instruction_set in INSTRUCTION_SETS:
-        assert_equals_the_reference(of, instruction_set)
+def with_one(row: FloatArray, value: float) -> FloatArray:
+    row[len(row) // 3] = value
+    return row
+
+
+@cache
+def hard_case(size: int, each: int) -> Case:
+    """Every hard row, each under entries that need an order or a crossing, half of them divided."""
+    rng = np.random.default_rng(size)
+    logits = np.stack([make(size, rng) for make in HARD_ROWS.values()]).astype(np.float32)
+    divided = entry(RuleKind.TEMPERATURE, 0.9)
+    planned = [
+        Planned(stack=(divided, ranked) if (row + n) % 2 else (ranked,), key=mix(row), row=row)
+        for row in range(len(logits))
+        for n, ranked in enumerate(RANKED[i % len(RANKED)] for i in range(row * each, (row + 1) * each))
+    ]
+    plan = plan_of(planned, NUM_LOGPROBS)
+    return logits, plan, sample(logits, plan), laws(logits, plan)
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize(("size", "each"), [(129, 9), (5000, 9), (49_152, 3), (262_144, 1)])
+def test_rows_that_are_hard_to_order(size: int, each: int, instruction_set: str) -> None:
+    assert_equals_the_reference(hard_case(size, each), instruction_set)

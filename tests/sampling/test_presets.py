@@ -20,7 +20,7 @@ from unspool.sampling.chain import ChainMemory, padded
 from unspool.sampling.distribution import Distribution
 from unspool.sampling.presets import DEFAULT_ORDER, PRESETS
 from unspool.sampling.rules import Facts, Inputs, LogitsRow, apply_entry
-from unspool.sampling.settings import MAKERS, RuleSettings, compile_chain
+from unspool.sampling.settings import MAKERS, SETTINGS, RuleSettings, compile_chain
 
 Row = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
@@ -254,7 +254,7 @@ def test_a_rule_that_an_engine_lacks_is_refused_by_name_with_its_preset(engine: 
         if name in PRESETS[engine].order:
             compile_chain(RuleSettings(**settings, end_ids=END_IDS, order=engine))
         else:
-            with pytest.raises(ParameterError, match=f"{name} is set, but the order of '{engine}'"):
+            with pytest.raises(ParameterError, match=f"{SETTINGS.get(name, name)} is set, but .*'{engine}'"):
                 compile_chain(RuleSettings(**settings, end_ids=END_IDS, order=engine))
 
 

@@ -12,9 +12,11 @@ import pytest
 from tests.sampling.plans import after, kept
 from tests.sampling.rows import log_of
 from unspool.errors import ParameterError
+from unspool.sampling.chain import padded
 from unspool.sampling.noise import Purpose, token_bits
 from unspool.sampling.plan import RuleKind
 from unspool.sampling.rules import (
+    AdaptiveP,
     AllowedTokens,
     BadWords,
     Custom,
@@ -379,6 +381,25 @@ def test_a_callers_rule_that_returns_no_row_is_named(made: object) -> None:
 def test_a_callers_nan_is_not_taken_for_a_ban() -> None:
     assert np.isnan(custom([1, 2], lambda ids, z: z * np.nan).logits).all()
     assert np.isnan(custom([1, 2], lambda ids, z: [np.nan, 1]).logits).any()
+
+
+def test_what_a_callers_rule_leaves_below_float32_is_banned_without_a_warning() -> None:
+    row = custom([1, 2, 3], lambda ids, z: z.astype(np.float64) * [1, -1e300, 1])
+    assert (row.ids.tolist(), row.logits.tolist()) == ([0, 2], [1, 3])
+    assert custom([1, 2, 3], lambda ids, z: [1, 1e300, 0]).logits.tolist() == [1, np.inf, 0]
+
+
+def test_the_reference_of_a_rule_is_that_of_its_entry() -> None:
+    rng = np.random.default_rng(0)
+    for rule in (Mirostat(1, 3.0), Mirostat(2, 3.0), AdaptiveP(0.3), AdaptiveP(0.0)):
+        logits = (3 * rng.standard_normal(300)).astype(np.float32)
+        logits[7] = -3.4e38
+        mine, entrys = LogitsRow.of(logits), LogitsRow.of(logits)
+        rule.apply(mine, Inputs())
+        apply_entry(rule.kind, padded(rule.values), entrys, Inputs())
+        assert mine.ids.tolist() == entrys.ids.tolist()
+        assert mine.logits.tolist() == entrys.logits.tolist()
+        assert len(mine.ids) < 300 or isinstance(rule, AdaptiveP)
 
 
 def test_an_unknown_kind_of_entry_is_refused() -> None:

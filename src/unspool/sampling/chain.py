@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from unspool.sampling.plan import NUM_VALUES, RuleKind
-from unspool.sampling.rules import Custom, Facts, Memory, Rule
+from unspool.sampling.plan import NUM_VALUES
+from unspool.sampling.rules import Custom, Facts, Memory, Rule, Witness
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Chain:
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int32]:
-        """[C] ``RuleKind`` of each rule."""
+        """[C] ``RuleKind`` of each rule; of the caller's own ``NO_ENTRY``, which every backend refuses."""
         return np.array([rule.kind for rule in self.rules], np.int32)
 
     @cached_property
@@ -38,7 +38,12 @@ class Chain:
     @cached_property
     def learns(self) -> bool:
         """Whether a rule goes by what was drawn before, and not only by which tokens were."""
-        return any(rule.kind == RuleKind.WITNESS and not isinstance(rule, Custom) for rule in self.rules)
+        return any(isinstance(rule, Witness) for rule in self.rules)
+
+    @cached_property
+    def named(self) -> tuple[Rule, ...]:
+        """The rules that an order may name: all but the witnesses."""
+        return tuple(rule for rule in self.rules if not isinstance(rule, Witness))
 
     def memory(self, prompt: Sequence[int]) -> ChainMemory | None:
         """What the rules remember of a branch that has said nothing yet; ``None``: they need no memory."""

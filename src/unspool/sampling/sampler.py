@@ -116,10 +116,16 @@ def draw(law: Distribution, source: NoiseSource) -> int:
 
 def log_probability(law: Distribution, token: int) -> float:
     """log p of a token under a law; -inf where it is no candidate."""
-    place = int(np.searchsorted(law.ids, token))
-    if place == len(law.ids) or law.ids[place] != token:
-        return -np.inf
-    return float(law.log_probabilities[place])
+    return float(log_probabilities(law, np.array([token]))[0])
+
+
+def log_probabilities(law: Distribution, tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """[n] log p of tokens under a law; -inf where one is no candidate."""
+    places = np.minimum(np.searchsorted(law.ids, tokens), len(law.ids) - 1)
+    found: npt.NDArray[np.float64] = np.where(
+        law.ids[places] == tokens, law.log_probabilities[places], -np.inf
+    )
+    return found
 
 
 def report(results: RowResults, n: int, raw: Distribution, law: Distribution, token: int) -> None:
@@ -134,9 +140,8 @@ def report(results: RowResults, n: int, raw: Distribution, law: Distribution, to
     for which, of in enumerate((raw, law)):
         best = of.ids[LogitsRow(of.ids, of.logits).descending()[: results.top_tokens.shape[2]]]
         results.top_tokens[which, n, : len(best)] = best
-        for i, listed in enumerate(best.tolist()):
-            results.top_logprobs[which, 0, n, i] = log_probability(raw, listed)
-            results.top_logprobs[which, 1, n, i] = log_probability(law, listed)
+        for column, under in enumerate((raw, law)):
+            results.top_logprobs[which, column, n, : len(best)] = log_probabilities(under, best)
 
 
 def rank(raw: Distribution, token: int) -> int:

@@ -39,7 +39,9 @@ from unspool.sampling.rules import (
     Typical,
     Witness,
     Xtc,
+    ZeroTemperature,
 )
+from unspool.sampling.rules.rule import require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +143,9 @@ def _scope(settings: RuleSettings, preset: Preset, name: str) -> Scope:
 def _temperature(s: RuleSettings, preset: Preset) -> Rule | None:
     fixed: Rule | None = None
     if s.temperature is not None:
-        fixed = TopK(1) if s.temperature == 0 else Temperature(s.temperature)
+        fixed = ZeroTemperature() if s.temperature == 0 else Temperature(s.temperature)
     if s.dynatemp_range is not None:
+        require("dynatemp_range", s.dynatemp_range, 0 <= s.dynatemp_range <= 1e9, "from 0 (off) to 1e9")
         middle = 1.0 if s.temperature is None else s.temperature
         low, high = max(0.0, middle - s.dynatemp_range), middle + s.dynatemp_range
         dynamic = DynamicTemperature(low, high, s.dynatemp_exponent)  # off or not, its ranges hold
@@ -222,6 +225,18 @@ MAKERS: dict[str, Callable[[RuleSettings, Preset], Rule | None]] = {
 """How each rule that an order may name is made; ``None`` where nothing turns it on."""
 
 
+SETTINGS = {
+    "dry": "dry_multiplier",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "allowed_tokens": "allowed_token_ids",
+    "minimum_tokens": "min_tokens or suppress_eos",
+    "custom": "logits_processors",
+    "xtc": "xtc_probability",
+    "adaptive_p": "adaptive_target",
+}
+"""What turns a rule on, where that has another name."""
+
+
 def check_order(order: Sequence[str], known: Collection[str], needed: Collection[str], what: object) -> None:
     """Raise ``ParameterError`` for an order that names a rule wrongly or leaves one out that is on."""
     for name in order:
@@ -235,6 +250,8 @@ def check_order(order: Sequence[str], known: Collection[str], needed: Collection
     for name in needed:
         if name not in order:
             where = f"the order of {what!r}" if isinstance(what, str) else f"order ({', '.join(order)})"
-            raise ParameterError(f"{name} is set, but {where} has no place for it")
+            setting = SETTINGS.get(name, name)
+            rule = "" if setting == name else f" ({name})"
+            raise ParameterError(f"{setting} is set, but {where} has no place for it{rule}")
     if all(name in needed for name in CLOSING):
         raise ParameterError("mirostat and adaptive_target each end a chain: give one of them")

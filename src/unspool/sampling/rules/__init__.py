@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from unspool.sampling.plan import RuleKind, Ties
-from unspool.sampling.rules.adaptive_p import AdaptiveP, towards
+from unspool.sampling.rules.adaptive_p import AdaptiveP
 from unspool.sampling.rules.allowed_tokens import AllowedTokens
 from unspool.sampling.rules.bad_words import BadWords
 from unspool.sampling.rules.custom import Custom, Processor
@@ -16,7 +16,7 @@ from unspool.sampling.rules.frequency_penalty import FrequencyPenalty
 from unspool.sampling.rules.logit_bias import LogitBias
 from unspool.sampling.rules.min_p import MinP
 from unspool.sampling.rules.minimum_tokens import MinimumTokens
-from unspool.sampling.rules.mirostat import Mirostat, zipf_k
+from unspool.sampling.rules.mirostat import Mirostat, keep_by_zipf
 from unspool.sampling.rules.no_repeat_ngram import NoRepeatNgram
 from unspool.sampling.rules.p_less import PLess
 from unspool.sampling.rules.presence_penalty import PresencePenalty
@@ -24,7 +24,7 @@ from unspool.sampling.rules.repetition_penalty import RepetitionPenalty
 from unspool.sampling.rules.rule import Facts, Inputs, LogitsRow, Memory, NoiseSource, Rule
 from unspool.sampling.rules.scope import Scope
 from unspool.sampling.rules.tail_free import TailFree
-from unspool.sampling.rules.temperature import Temperature
+from unspool.sampling.rules.temperature import Temperature, ZeroTemperature
 from unspool.sampling.rules.top_a import TopA
 from unspool.sampling.rules.top_h import TopH
 from unspool.sampling.rules.top_k import TopK
@@ -70,6 +70,7 @@ __all__ = [
     "Typical",
     "Witness",
     "Xtc",
+    "ZeroTemperature",
     "apply_entry",
 ]
 
@@ -95,8 +96,8 @@ APPLY: dict[RuleKind, Apply] = {
     RuleKind.TOP_H: lambda v, row, inputs: TopH(v[0], int(v[1]), bool(v[2])).apply(row, inputs),
     RuleKind.P_LESS: lambda v, row, inputs: PLess().apply(row, inputs),
     RuleKind.XTC: lambda v, row, inputs: Xtc(v[0], v[1]).apply(row, inputs),
-    RuleKind.MIROSTAT_1: lambda v, row, inputs: row.keep_first(zipf_k(row, v[0])),
-    RuleKind.ADAPTIVE_P: lambda v, row, inputs: row.take(towards(row.logits, v[0])),
+    RuleKind.MIROSTAT_1: lambda v, row, inputs: keep_by_zipf(row, v[0]),
+    RuleKind.ADAPTIVE_P: lambda v, row, inputs: AdaptiveP(v[0]).apply(row, inputs),
     RuleKind.WITNESS: lambda v, row, inputs: Witness().apply(row, inputs),
 }
 """What an entry of each kind does to a row, by its values."""

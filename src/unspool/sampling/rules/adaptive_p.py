@@ -51,8 +51,8 @@ class AdaptiveP(Stateless):
         return AdaptiveMemory(self, self.target * weight, weight)
 
     def apply(self, row: LogitsRow, inputs: Inputs) -> None:
-        """As for the first token."""
-        row.logits = towards(row.logits, self.target)
+        """As for the first token; later ones have another aim."""
+        row.take(towards(row.logits, self.target))
 
 
 def towards(logits: Float32Array, aim: float) -> Float32Array:

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from unspool.errors import ParameterError
-from unspool.sampling.plan import RuleKind
-from unspool.sampling.rules.rule import Facts, Float32Array, Inputs, LogitsRow
+from unspool.sampling.rules.rule import NO_ENTRY, Facts, Float32Array, Inputs, LogitsRow
 
-Processor = Callable[[Sequence[int], Float32Array], Any]
+Processor = Callable[[list[int], Float32Array], Any]
 """Takes the token ids of prompt and output, and the [vocabulary] float32 logits that the rules before it have
 left (-inf: banned), which it may change; returns the logits to go on with."""
 
@@ -27,7 +26,7 @@ class Custom:
 
     processors: tuple[Processor, ...]
     name: ClassVar[str] = "custom"
-    kind: ClassVar[RuleKind] = RuleKind.WITNESS  # for the native sampler there is nothing here
+    kind: ClassVar[int] = NO_ENTRY
     values: ClassVar[tuple[float, ...]] = ()
 
     @property
@@ -56,17 +55,22 @@ class Custom:
         for processor in self.processors:
             name = getattr(processor, "__name__", type(processor).__name__)
             try:
-                made = processor(token_ids, logits)
+                made = processor(list(token_ids), logits)
+            except StopIteration as error:  # which would end a caller's stream as if all were well
+                raise RuntimeError(f"logits processor {name} raised StopIteration") from error
             except Exception as error:
                 error.add_note(f"in logits processor {name}")
                 raise
+            if isinstance(made, np.ma.MaskedArray):
+                made = made.filled(-np.inf)
             try:
-                logits = np.ascontiguousarray(made, dtype=np.float32)
+                with np.errstate(over="ignore"):  # what is below float32 is banned, what is beyond it no law
+                    logits = np.ascontiguousarray(made, dtype=np.float32)
             except (TypeError, ValueError) as error:
                 raise ParameterError(
                     f"logits processor {name} must return {size} logits, not {type(made).__name__}"
                 ) from error
-            if np.shape(made) != (size,):
+            if np.shape(made) != (size,) or np.iscomplexobj(made):
                 given = list(np.shape(made)) or type(made).__name__
                 raise ParameterError(f"logits processor {name} must return {size} logits, not {given}")
         return logits

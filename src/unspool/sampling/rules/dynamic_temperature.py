@@ -17,7 +17,7 @@ from unspool.sampling.rules.rule import Inputs, LogitsRow, Stateless, require
 class DynamicTemperature(Stateless):
     """z becomes z / T with T = low + (high - low) * (H / log n) ** exponent: the surer, the colder.
 
-    H is the entropy of the n candidates. low and high are 0 to 1e9, exponent from 0.01 to 100; a T below
+    H is the entropy of the n candidates. low and high are 0 to 2e9, exponent from 0.01 to 100; a T below
     1e-9 leaves the most probable candidate alone, and so few as one are left as they are. kalomaze's
     "Dynamic temperature sampling", 2023, as in llama.cpp's ``temp_ext`` (``dynatemp_range`` r around a
     temperature t is low = max(0, t - r), high = t + r).
@@ -30,7 +30,8 @@ class DynamicTemperature(Stateless):
     kind: ClassVar[RuleKind] = RuleKind.DYNAMIC_TEMPERATURE
 
     def __post_init__(self) -> None:
-        require("dynatemp_range", self.high, 0 <= self.low <= self.high <= 1e9, "from 0 (off) to 1e9")
+        holds = 0 <= self.low <= self.high <= 2e9
+        require("a dynamic temperature's range", (self.low, self.high), holds, "within 0 to 2e9")
         require("dynatemp_exponent", self.exponent, 0.01 <= self.exponent <= 100, "from 0.01 to 100")
 
     @property

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from unspool.sampling.distribution import exp, masses
+from unspool.sampling.distribution import exp
 from unspool.sampling.noise import natural_log
 from unspool.sampling.plan import RuleKind
+from unspool.sampling.rules.epsilon import Epsilon
 from unspool.sampling.rules.rule import (
     NO_AMOUNTS,
     NO_TOKENS,
@@ -67,8 +67,12 @@ class Mirostat(Stateless):
         return MirostatMemory(self, 2 * self.tau)
 
     def apply(self, row: LogitsRow, inputs: Inputs) -> None:
-        """As for the first token."""
-        truncate(row, self.kind, self.values[0])
+        """As for the first token; later ones have another mu."""
+        [value] = self.values
+        if self.version == 1:
+            keep_by_zipf(row, value)
+        else:
+            Epsilon(value).apply(row, inputs)
 
 
 def values_of(rule: Mirostat, mu: float) -> tuple[float, ...]:
@@ -81,12 +85,9 @@ def power_of_2(x: float) -> float:
     return float(exp(np.array([max(-126.0, min(126.0, x)) * LN2], np.float32))[0])
 
 
-def truncate(row: LogitsRow, kind: RuleKind, value: float) -> None:
-    """Keep the k that Zipf's law gives for mu, or p >= 2**-mu."""
-    if kind == RuleKind.EPSILON:
-        row.keep_from(math.floor(value * float(masses(row.logits).sum())))
-    else:
-        row.keep_first(zipf_k(row, value))
+def keep_by_zipf(row: LogitsRow, mu: float) -> None:
+    """Keep the k most probable that Zipf's law gives for mu."""
+    row.keep_first(zipf_k(row, mu))
 
 
 def zipf_k(row: LogitsRow, mu: float) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from unspool.errors import ParameterError, shown
 from unspool.sampling.distribution import masses
-from unspool.sampling.plan import RuleKind, Ties
+from unspool.sampling.plan import Ties
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -20,6 +20,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 NO_TOKENS: Int32Array = np.empty(0, np.int32)
 NO_AMOUNTS: Float32Array = np.empty(0, np.float32)
+NO_ENTRY = -1
+"""The kind of what is no entry of a plan."""
 
 
 class NoiseSource(NamedTuple):
@@ -167,8 +169,8 @@ class Rule(Protocol):
     """As an order names it."""
 
     @property
-    def kind(self) -> RuleKind:
-        """What its entry of a compiled chain is."""
+    def kind(self) -> int:
+        """``RuleKind``: what its entry of a compiled chain is; ``NO_ENTRY``: it has none."""
         ...
 
     @property

@@ -7,6 +7,15 @@ from typing import ClassVar
 
 from unspool.sampling.plan import RuleKind
 from unspool.sampling.rules.rule import Inputs, LogitsRow, Stateless, require
+from unspool.sampling.rules.top_k import TopK
+
+
+@dataclass(frozen=True)
+class ZeroTemperature(TopK):
+    """The limit of a temperature that falls to 0: the most probable candidate, of tied ones the lowest id."""
+
+    value: float = 1
+    name: ClassVar[str] = "temperature"
 
 
 @dataclass(frozen=True)
