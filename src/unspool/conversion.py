@@ -18,7 +18,7 @@ MAX_LOGPROBS = 32
 MAX_SAMPLES = 4096
 """The most samples that one request can draw."""
 MAX_COUNT = 2**31 - 1
-"""The largest count of tokens that can be said."""
+"""The largest count of tokens that can be said, and the largest token id."""
 MAX_DIGITS = 20
 """The most digits of a token id in a string; Python refuses to read very many."""
 
@@ -116,12 +116,12 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
     """Token ids as a tuple of ints; whether the model has them is checked with the model."""
-    allowed = "a list of token ids, whole numbers from 0"
+    allowed = "a list of token ids, whole numbers from 0 to 2**31 - 1"
     if value is None:
         return ()
     given = listed(value)
     ids = tuple(map(index, given)) if given is not None else (None,)
-    if any(i is None or i < 0 for i in ids):
+    if any(i is None or not 0 <= i <= MAX_COUNT for i in ids):
         raise refuse(name, value if given is None else given, allowed)
     return ids  # type: ignore[return-value]  # none of them is None
 

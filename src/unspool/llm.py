@@ -519,7 +519,7 @@ def model_settings(metadata: Mapping[str, Any]) -> Settings:
     """
     stated = {name: metadata[key] for key, name in _MODEL_SETTINGS.items() if key in metadata}
     if stated.get("penalty_scope") == -1:  # the file's way to say: prompt and output, whole
-        stated["penalty_scope"] = "all"
+        stated["penalty_scope"] = dict.fromkeys(PENALTIES, "all")
     elif isinstance(stated.get("penalty_scope"), int) and stated["penalty_scope"] > 0:
         # The file speaks of these penalties alone: n-grams and DRY keep scopes of their own.
         stated["penalty_scope"] = dict.fromkeys(PENALTIES, stated["penalty_scope"])

@@ -249,7 +249,7 @@ class SamplingParams:
         scope: Any = self.penalty_scope
         if isinstance(scope, tuple) and "penalty_scope" in defaults:
             missing["penalty_scope"] = conversion.scope_within(scope, defaults["penalty_scope"])
-        return replace(self, **missing) if missing else self  # type: ignore[arg-type]  # names of Settings
+        return replace(self, **missing) if missing else self
 
     def rule_settings(self, end_ids: Iterable[int], words: bool = True) -> RuleSettings:
         """What its chain is compiled from.

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.front.odd_values import ODD
 from unspool import ParameterError, SamplingParams
 from unspool.errors import shown
 from unspool.params import Settings
@@ -25,6 +26,7 @@ NUMBERS = [f.name for f in fields(SamplingParams) if f.type.startswith(("float",
 NO_NUMBERS = [
     *(10**400, -(10**5000), 10**5000, int, ..., 1j, "1", b"1", True, np.True_, np.float64("nan")),
     *(np.array([1, 2]), np.array(["a"]), Decimal("sNaN"), np.datetime64(0, "s"), []),
+    *(np.complex64(0.5), np.array("1"), np.array(True)),
 ]
 COMPANIONS: dict[str, dict[str, Any]] = {
     "dynatemp_exponent": {"dynatemp_range": 0.5},
@@ -39,6 +41,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
 """What turns a setting's rule on."""
 SHARES = ("top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "tail_free", "top_h")
 NO_WORDS: list[Any] = ["um", [""], [[]], [5], 5, b"x", [b"x"], {"a": 1}, [[-1]], [["a"]], [True]]
+NO_ORDERS: list[Any] = [{"top_k", "top_p"}, frozenset(), {"top_k": 1}, iter(["top_k"])]
 FLAGS = ("p_less", "suppress_eos", "include_stop", "skip_special_tokens", "ignore_eos", "trace")
 PENALTIES = ("frequency_penalty", "presence_penalty")
 
@@ -88,11 +91,22 @@ def rules_of(params: SamplingParams, end_ids: tuple[int, ...] = (0,)) -> tuple[R
         *[("logit_bias", v) for v in ({1: NAN}, {1: INF}, {1: 1e7}, {-1: 1.0}, {1.5: 1.0}, {"a": 1.0})],
         *[("logit_bias", v) for v in ({True: 1.0}, {1: "1"}, {1: True}, 5, "1", [1], [(1, 2, 3)])],
         *[("logit_bias", v) for v in ([(1, 1.0), (1, 2.0)], {1: 1.0, "1": 2.0}, {"²": 1.0})],
+        *[
+            ("logit_bias", v)
+            for v in ("", b"", {"9" * 5000: 1}, {10**5000: 1}, {1: np.complex64(1)}, {1: np.array("1")})
+        ],
         *[("bad_words", v) for v in NO_WORDS],
+        *[("allowed_token_ids", [v]) for v in (2**31, 10**5000, -(10**5000))],
         *[("allowed_token_ids", v) for v in ("5", [-1], [1.5], 5, [True], {1: 2}, b"x")],
         *[("min_tokens", v) for v in (-1, 1.5, "5", True, 2**31)],
-        *[("logits_processors", v) for v in (5, "x", ["x"], [None], processor)],
+        *[
+            ("logits_processors", v)
+            for v in (5, "", "x", ["x"], [None], processor, {processor}, {processor: 1})
+        ],
         *[("order", v) for v in ("hf", "", 5, [5], b"x", [None])],
+        *[("order", v) for v in NO_ORDERS],
+        ("preset", np.array([1, 2])),
+        *[("penalty_scope", v) for v in ((("dry", 1), ("dry", 2)), ("dry",), iter([("dry", 1)]))],
         *[("preset", v) for v in ("poetry", "", 5, "Code")],
         *[("max_tokens", v) for v in (0, -1, 1.0, "5", True, 2**31)],
         *[("stop", v) for v in ("", ["a", ""], [1], 5, b"x", [b"x"], {"a": 1}, 10**5000, np.array(3))],
@@ -149,7 +163,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "order": (None, *PRESETS, DEFAULT_ORDER, ["temperature"], ()),
     "max_tokens": (None, 1, 2**31 - 1),
     "stop": (None, "x", ["x", "y"], ("x",), []),
-    "stop_token_ids": (None, [], [1, 2], np.array([3])),
+    "stop_token_ids": (None, [], [1, 2], np.array([3]), [0, 2**31 - 1]),
     "include_stop": (False, True),
     "skip_special_tokens": (False, True),
     "ignore_eos": (False, True),
@@ -172,6 +186,19 @@ def test_the_ends_of_a_range_are_in_it(name: str, good: Any) -> None:
 
 def test_every_setting_has_its_range_tested() -> None:
     assert set(GOOD) == {field.name for field in fields(SamplingParams)}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_whatever_a_setting_is_nothing_but_a_parameter_error_comes(name: str) -> None:
+    refused = 0
+    for value in ODD:
+        try:
+            params = made(**{name: value})
+            assert replace(params) == params
+            assert hash(params) == hash(replace(params))
+        except ParameterError:
+            refused += 1
+    assert refused > len(ODD) / 2
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
@@ -430,3 +457,49 @@ def test_an_engines_scopes_win_over_the_models_own() -> None:
     assert vllm.penalty_scope is None
     ours = SamplingParams(repetition_penalty=1.1).with_defaults(stated)
     assert dict(ours.penalty_scope) == {"repetition_penalty": 8}  # type: ignore[arg-type]
+
+
+def test_settings_by_name_are_equal_in_whatever_order_they_were_given() -> None:
+    scopes: Any = SamplingParams(penalty_scope={"dry": 5, "repetition_penalty": "all", "presence_penalty": 7})
+    assert scopes.penalty_scope == (("repetition_penalty", "all"), ("presence_penalty", 7), ("dry", 5))
+    turned = SamplingParams(penalty_scope=dict(reversed(scopes.penalty_scope)))
+    assert (turned, hash(turned)) == (scopes, hash(scopes))
+    biases = SamplingParams(logit_bias={9: 1.0, 2: -INF, 5: 0.5})
+    assert biases.logit_bias == ((2, -INF), (5, 0.5), (9, 1.0))
+    keys: dict[Any, float] = {"5": 0.5, 9: 1, 2: -INF}
+    assert SamplingParams(logit_bias=keys) == biases
+
+
+@pytest.mark.parametrize("unhashable", [(([], 5),), ((["dry"], 5),), {5: 5}, {None: 5}, {("dry",): 5}])
+def test_a_scope_of_what_is_no_rule_is_refused(unhashable: Any) -> None:
+    with pytest.raises(ParameterError, match=r"penalty_scope names .*; the rules with a scope are"):
+        SamplingParams(penalty_scope=unhashable)
+
+
+def test_scopes_by_rule_leave_the_others_to_the_model_and_then_to_the_order() -> None:
+    penalties = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+    stated = Settings(penalty_scope=dict.fromkeys(penalties, 64))
+    given = SamplingParams(penalty_scope={"dry": 8, "presence_penalty": "output"})
+
+    def scopes(params: SamplingParams) -> dict[str, Any]:
+        on = replace(params, **dict.fromkeys(penalties, 1.5), dry_multiplier=0.8, no_repeat_ngram_size=2)  # type: ignore[arg-type]
+        return {rule.name: rule.scope for rule in rules_of(on)}  # type: ignore[attr-defined]
+
+    assert scopes(given.with_defaults(stated)) == {
+        "repetition_penalty": 64,
+        "frequency_penalty": 64,
+        "presence_penalty": "output",
+        "dry": 8,
+        "no_repeat_ngram": "output",
+    }
+    kept = SamplingParams(**stated).penalty_scope  # as a model's settings are kept
+    assert given.with_defaults(Settings(penalty_scope=kept)) == given.with_defaults(stated)
+    assert given.with_defaults(stated).with_defaults(stated) == given.with_defaults(stated)
+    whole = given.with_defaults(Settings(penalty_scope="all"))
+    assert scopes(whole)["repetition_penalty"] == scopes(whole)["no_repeat_ngram"] == "all"
+    assert scopes(whole)["dry"] == 8
+    assert SamplingParams(penalty_scope=5).with_defaults(stated).penalty_scope == 5
+    assert SamplingParams(penalty_scope={}).with_defaults(stated) == SamplingParams(**stated)
+    assert given.with_defaults({}) == given
+    vllm = replace(given, order="vllm")
+    assert vllm.with_defaults(stated) == vllm  # an engine's law has scopes of its own

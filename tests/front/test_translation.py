@@ -6,12 +6,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.front.odd_values import ODD, Contrary
 from unspool.errors import ParameterError
 from unspool.params import SamplingParams
 from unspool.sampling.presets import PRESETS
-from unspool.translation import from_llama_cpp, from_openai, from_transformers, from_vllm
+from unspool.translation import from_llama_cpp, from_openai, from_transformers, from_vllm, llama_cpp
+from unspool.translation import openai as openai_module
+from unspool.translation import transformers as transformers_module
+from unspool.translation import vllm as vllm_module
+from unspool.translation.reading import Reading
 
 Translation = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -358,3 +364,167 @@ def test_openais_top_logprobs_need_its_logprobs(given: dict[str, Any]) -> None:
 def test_a_setting_that_comes_twice_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"top_k \(given twice\)"):
         SamplingParams.from_llama_cpp({"top-k": 3, "top_k": 7})
+
+
+@pytest.mark.parametrize("name", ["-n", "--predict", "--n-predict", "n_predict", "predict"])
+def test_llama_cpp_limits_tokens_by_each_name_of_it(name: str) -> None:
+    params = SamplingParams.from_llama_cpp({name: 50})
+    assert (params.max_tokens, params.n) == (50, 1)
+
+
+def test_llama_cpp_letters_are_its_command_lines_only_after_a_dash() -> None:
+    assert SamplingParams.from_llama_cpp({"n": 5}).n == 5  # of a request to its server
+    assert SamplingParams.from_llama_cpp({"-s": 7}).seed == 7
+    assert SamplingParams.from_llama_cpp({"-l": {3: 1.5}}).logit_bias == ((3, 1.5),)
+    for name in ("--n", "--s", "-x", "-", "s"):
+        with pytest.raises(ParameterError, match=rf"llama.cpp: {name} \(unknown\)"):
+            from_llama_cpp({name: 5})
+    with pytest.raises(ParameterError, match=r"json_schema=\{'type': 'object'\}"):
+        from_llama_cpp({"-j": {"type": "object"}})
+    with pytest.raises(ParameterError, match=r"n_predict \(given twice\)"):
+        from_llama_cpp({"-n": 5, "--n-predict": 6})
+    with pytest.raises(ParameterError, match="n_predict and predict "):
+        from_llama_cpp({"-n": 5, "--predict": 6})
+
+
+MODULES: dict[Any, Any] = {
+    from_transformers: transformers_module,
+    from_vllm: vllm_module,
+    from_llama_cpp: llama_cpp,
+    from_openai: openai_module,
+}
+METHODS: dict[Any, Callable[[Any], SamplingParams]] = {
+    from_transformers: SamplingParams.from_transformers,
+    from_vllm: SamplingParams.from_vllm,
+    from_llama_cpp: SamplingParams.from_llama_cpp,
+    from_openai: SamplingParams.from_openai,
+}
+SWITCHES: dict[Any, dict[str, Any]] = {
+    from_transformers: {"do_sample": True, "eos_token_id": 2},
+    from_vllm: {"max_tokens": None},
+    from_llama_cpp: {"dry_multiplier": 0.8, "dynatemp_range": 0.5, "samplers": ["dry", "temperature"]},
+    from_openai: {"logprobs": True},
+}
+"""What makes a translation look at settings that it would pass over."""
+
+
+def known_names(translate: Translation, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of all settings that a translation knows."""
+    asked: set[str] = set(MODULES[translate].INERT)
+    take = Reading.take
+
+    def recorded(reading: Reading, *names: str, default: Any = None) -> Any:
+        asked.update(names)
+        return take(reading, *names, default=default)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reading, "take", recorded)
+        translate({})
+    return asked
+
+
+@pytest.mark.parametrize("translate", MODULES)
+def test_whatever_a_setting_is_nothing_but_a_parameter_error_comes(
+    translate: Translation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = known_names(translate, monkeypatch)
+    assert {"temperature", "stop_strings" if translate is from_transformers else "stop"} < names
+    assert names >= set(MODULES[translate].OFF)
+    refused: list[ParameterError] = []
+    for name in names:
+        for value in ODD:
+            for switches in ({}, SWITCHES[translate]):
+                try:
+                    METHODS[translate]({**switches, name: value})
+                except ParameterError as error:
+                    refused.append(error)
+    assert max(len(str(error)) for error in refused) < 2000
+    assert len(refused) > len(names - set(MODULES[translate].INERT)) * len(ODD)  # of twice as many, most
+
+
+@pytest.mark.parametrize("translate", MODULES)
+def test_a_name_that_is_none_is_refused(translate: Translation) -> None:
+    for name in (1, None, (), 10**5000, b"temperature"):
+        with pytest.raises(ParameterError, match=r"\(not a name\), zzz \(unknown\)"):
+            translate({name: 2, "zzz": 1})  # type: ignore[dict-item]
+    with pytest.raises(ParameterError, match=r"'xxxx.*\.\.\. \(unknown\)") as error:
+        translate({"x" * 10**5: 1})
+    assert len(str(error.value)) < 200
+
+
+class Unwilling:
+    def to_dict(self) -> dict[str, Any]:
+        raise RuntimeError("no")
+
+
+class Wordy:
+    def to_dict(self) -> str:
+        return "temperature"
+
+
+@pytest.mark.parametrize("translate", MODULES)
+@pytest.mark.parametrize(
+    "settings", [Unwilling, Wordy, Unwilling(), Wordy(), None, "x", [("n", 1)], Contrary()]
+)
+def test_what_has_no_settings_is_refused(translate: Translation, settings: Any) -> None:
+    with pytest.raises(ParameterError, match=r"must be a mapping|has no settings of"):
+        translate(settings)
+
+
+def test_the_class_of_a_generation_config_is_none() -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="the oracle is in the extra `peers`")
+    with pytest.raises(ParameterError, match="settings of Transformers must be a mapping"):
+        SamplingParams.from_transformers(transformers.GenerationConfig)
+
+
+@pytest.mark.parametrize(
+    ("translate", "given", "said"),
+    [
+        (from_transformers, {"eos_token_id": 2.5}, r"eos_token_id=2\.5"),
+        (from_transformers, {"num_beams": np.array([1, 2])}, r"num_beams=array"),
+        (from_transformers, {"sequence_bias": [[[[10]], -2.0]]}, "sequence_bias="),
+        (from_transformers, {"bad_words_ids": ["x"]}, "a list of lists of token ids"),
+        (from_llama_cpp, {"samplers": 5}, "samplers=5"),
+        (
+            from_llama_cpp,
+            {"samplers": {"top_k", "dry"}},
+            "samplers=.*must be a list of names, or names or letters in a",
+        ),
+        (from_llama_cpp, {"logit_bias": {"9" * 5000: 1}}, "logit_bias="),
+        (from_vllm, {"stop": False}, "stop=False"),
+        (from_vllm, {"stop_token_ids": 0}, "stop_token_ids=0"),
+        (from_vllm, {"bad_words": 0}, "bad_words=0"),
+        (from_vllm, {"logit_bias": 0}, "logit_bias=0"),
+        (from_openai, {"stop": 0}, "stop=0"),
+        (from_openai, {"logit_bias": False}, "logit_bias=False"),
+        (from_llama_cpp, {"stop": 0}, "stop=0"),
+        (from_llama_cpp, {"samplers": b""}, "samplers=b''"),
+        (from_vllm, {"best_of": True, "detokenize": 1}, "best_of=True, detokenize=1"),
+        (from_transformers, {"num_beams": np.array([1])}, "num_beams=array"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_beside_the_others(
+    translate: Translation, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ParameterError, match=rf"{said}(.|\n)*, zzz \(unknown\)"):
+        translate({**given, "zzz": 1})
+
+
+def test_numbers_of_every_kind_are_taken_as_sampling_params_takes_them() -> None:
+    for translate in MODULES:
+        given = {"do_sample": True} if translate is from_transformers else {}
+        expected = METHODS[translate]({**given, "temperature": 0.5})
+        assert METHODS[translate]({**given, "temperature": np.float32(0.5)}) == expected
+        assert METHODS[translate]({**given, "temperature": np.array(0.5)}) == expected
+    assert SamplingParams.from_vllm({"top_k": np.int64(-1)}).top_k == 0
+    assert SamplingParams.from_llama_cpp({"top_k": np.int32(-1), "repeat_last_n": np.int64(-1)}).top_k == 0
+    assert SamplingParams.from_vllm({"seed": np.int64(-1)}).seed is None
+    for ends in (np.int64(2), [2], (np.int32(2),), np.array([2])):
+        assert SamplingParams.from_transformers({"eos_token_id": ends}).stop_token_ids == (2,)
+    biased = SamplingParams.from_llama_cpp({"logit_bias": [[np.int64(3), np.float32(0.5)]]})
+    assert biased.logit_bias == ((3, 0.5),)
+
+
+def test_llama_cpp_passes_over_empty_stop_strings() -> None:
+    assert from_llama_cpp({"stop": ["", "END", ""]})["stop"] == ("END",)
+    assert from_llama_cpp({"stop": ""}) == from_llama_cpp({"stop": []}) == from_llama_cpp({})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from unspool.errors import ParameterError
+from unspool.errors import ParameterError, shown
 from unspool.sampling.chain import Chain
 from unspool.sampling.presets import DEFAULT, PRESETS, Preset
 from unspool.sampling.rules import (
@@ -123,7 +123,7 @@ def preset_of(order: str | Sequence[str] | None) -> Preset:
     if isinstance(order, str):
         if order not in PRESETS:
             raise ParameterError(
-                f"order must be a tuple of rule names or one of {', '.join(PRESETS)}, not {order!r}"
+                f"order must be a tuple of rule names or one of {', '.join(PRESETS)}, not {shown(order)}"
             )
         return PRESETS[order]
     return DEFAULT.ordered(tuple(order))
@@ -241,7 +241,7 @@ def check_order(order: Sequence[str], known: Collection[str], needed: Collection
     """Raise ``ParameterError`` for an order that names a rule wrongly or leaves one out that is on."""
     for name in order:
         if name not in known:
-            raise ParameterError(f"order names {name!r}, which is no rule; rules are {', '.join(known)}")
+            raise ParameterError(f"order names {shown(name)}, which is no rule; rules are {', '.join(known)}")
     if len(set(order)) < len(order):
         raise ParameterError(f"order names a rule twice: {', '.join(order)}")
     closing = [name for name in order if name in CLOSING]

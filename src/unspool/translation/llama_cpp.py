@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from unspool import conversion
@@ -85,17 +85,22 @@ def from_llama_cpp(settings: Mapping[str, Any]) -> dict[str, Any]:
     return present(translated)
 
 
+def sampler_names(name: str, value: Any) -> str | tuple[str, ...] | None:
+    """A string, or a list of strings: in an order, so no set."""
+    try:
+        return conversion.order(name, value)
+    except ParameterError:
+        raise conversion.refuse(name, value, "a list of names, or names or letters in a string") from None
+
+
 def _samplers(reading: Reading) -> tuple[str, ...]:
     """The names of the samplers in their order, from a list of names, or a string of names or letters."""
-    given = reading.take("samplers", "sampler_seq", "sampling_seq")
+    given = reading.converted(sampler_names, "samplers", "sampler_seq", "sampling_seq")
     if given is None:
         return DEFAULT_SAMPLERS
     if isinstance(given, str):
         known = [*SAMPLERS, *SAMPLER_ALIASES, "infill"]
-        given = given.split(";") if ";" in given or given.replace("-", "_") in known else list(given)
-    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
-        reading.refused.append(f"samplers={shown(given)} (not a list of names)")
-        return DEFAULT_SAMPLERS
+        given = tuple(given.split(";") if ";" in given or given.replace("-", "_") in known else given)
     names = tuple(_sampler(name) for name in given)
     unknown = sorted({name for name in names if name not in SAMPLERS})
     if unknown or len(set(names)) < len(names):

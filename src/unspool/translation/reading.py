@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+
 from unspool import conversion
 from unspool.errors import ParameterError, shown
 from unspool.sampling.presets import PRESETS
@@ -38,7 +40,7 @@ class Reading:
     def without_dashes(self, letters: Mapping[str, str]) -> None:
         """Spell names as a request does, not as a command line; one that comes twice is refused.
 
-        letters: what the names of one letter and one dash mean there, which may be names of something else in a
+        letters: what the names of one dash and one letter mean there, which may mean something else in a
             request. Those that are not among them stay as they are, and so are unknown in the end.
         """
         given, self.left = self.left, {}
@@ -137,9 +139,14 @@ def short(name: str) -> str:
 
 
 def is_one_of(value: Any, values: Collection[Any]) -> bool:
-    """Whether a value equals one of the others; what cannot be compared, as an array, does not."""
+    """Whether a value equals one of the others, True and False being no numbers.
+
+    What cannot be compared, or gives more than one answer as an array does, equals none.
+    """
+    flags = (bool, np.bool_)
     try:
-        return value in values
+        alike = [value == other for other in values if isinstance(value, flags) == isinstance(other, flags)]
+        return any(isinstance(answer, flags) and bool(answer) for answer in alike)
     except Exception:  # whatever a class of the caller's own raises
         return False
 
