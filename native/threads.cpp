@@ -31,11 +31,12 @@ bool spin(const Done& done) {
   return done();
 }
 
-// Spins until done() holds, giving the core away when that takes long: with more threads than cores
-// the one that is waited for may need it.
+// Waits until done() holds, giving the core away when that takes long, or at once where the worker that is waited
+// for was last seen on this very core: beside other busy processes two workers may share one, and spinning then
+// keeps it from the one that has work.
 template <class Done>
-void spin_then_yield(const Done& done) {
-  if (spin(done)) return;
+void wait_until(const Done& done, bool same_core) {
+  if (same_core ? done() : spin(done)) return;
   while (!done()) sched_yield();
 }
 
@@ -45,6 +46,7 @@ Pool::Pool(int threads) : size_(threads), owner_(getpid()) {
   if (threads < 1) throw std::invalid_argument("a pool needs at least one thread");
   arrived_ = std::make_unique<Epoch[]>(size_);
   finished_ = std::make_unique<Epoch[]>(size_);
+  cores_ = std::make_unique<Core[]>(size_);
   try {
     for (int worker = 1; worker < size_; worker++) workers_.emplace_back([this, worker] { serve(worker); });
   } catch (...) {  // no more threads: those that run would end the process if they were not joined
@@ -84,13 +86,14 @@ void Pool::run_erased(Erased task, const void* context) {
   task_ = task;
   context_ = context;
   const uint32_t epoch = started_.load(std::memory_order_relaxed) + 1;
+  note_core(0);
   if (size_ > 1) announce(epoch);
   {
     const FloatMode mode;
     task(context, 0);
   }
   for (int worker = 1; worker < size_; worker++) {
-    spin_then_yield([&] { return finished_[worker].value.load(std::memory_order_acquire) == epoch; });
+    wait_until([&] { return finished_[worker].value.load(std::memory_order_acquire) == epoch; }, share_core(0, worker));
   }
 }
 
@@ -104,6 +107,7 @@ void Pool::serve(int worker) {
     }
     epoch++;
     if (quit_) return;
+    note_core(worker);
     task_(context_, worker);
     finished_[worker].value.store(epoch, std::memory_order_release);
   }
@@ -112,13 +116,21 @@ void Pool::serve(int worker) {
 void Pool::barrier(int worker) {
   if (size_ == 1) return;
   const uint32_t epoch = arrived_[worker].value.load(std::memory_order_relaxed) + 1;
+  note_core(worker);
   arrived_[worker].value.store(epoch, std::memory_order_release);
   for (int other = 0; other < size_; other++) {
     // Another worker may already be one barrier ahead, never two.
-    spin_then_yield([&] {
+    const auto is_there = [&] {
       return static_cast<int32_t>(arrived_[other].value.load(std::memory_order_acquire) - epoch) >= 0;
-    });
+    };
+    wait_until(is_there, other != worker && share_core(worker, other));
   }
+}
+
+void Pool::note_core(int worker) { cores_[worker].value.store(sched_getcpu(), std::memory_order_relaxed); }
+
+bool Pool::share_core(int one, int other) const {
+  return cores_[one].value.load(std::memory_order_relaxed) == cores_[other].value.load(std::memory_order_relaxed);
 }
 
 }  // namespace unspool

@@ -46,10 +46,17 @@ class Pool {
   void announce(uint32_t epoch);
   void stop();
   void serve(int worker);
+  void note_core(int worker);
+  bool share_core(int one, int other) const;
 
   // One cache line each, written by one worker and read by the others.
   struct alignas(64) Epoch {
     std::atomic<uint32_t> value{0};
+  };
+
+  // Where each worker was last seen.
+  struct alignas(64) Core {
+    std::atomic<int> value{-1};
   };
 
   int size_;
@@ -61,6 +68,7 @@ class Pool {
   alignas(64) std::atomic<uint32_t> started_{0};
   std::unique_ptr<Epoch[]> arrived_;   // at the current barrier
   std::unique_ptr<Epoch[]> finished_;  // the current task
+  std::unique_ptr<Core[]> cores_;
   std::vector<std::thread> workers_;
 };
 
