@@ -13,7 +13,7 @@ import pytest
 import unspool
 from tests.reference.tiny import random_weights, tiny_spec
 from unspool import LLM, ContextLengthError, ModelFileError, ParameterError, SamplingParams, UnspoolError
-from unspool.llm import cache_blocks, model_settings, shortened_chats
+from unspool.llm import PENALTIES, cache_blocks, model_settings, shortened_chats
 
 PROMPT = "the inner other"
 
@@ -230,7 +230,11 @@ def test_the_cache_is_sized_as_asked() -> None:
 
 def test_a_models_own_settings_are_its_defaults(llm: LLM) -> None:
     stated = {"general.sampling.temp": 0.0, "general.sampling.penalty_last_n": -1}
-    assert model_settings(stated) == {"temperature": 0.0, "penalty_scope": "all"}
+    for count, scope in ((-1, "all"), (64, 64)):
+        made = model_settings({**stated, "general.sampling.penalty_last_n": count})
+        scopes = dict(made["penalty_scope"])  # type: ignore[arg-type]  # pairs, of these rules alone
+        assert scopes == dict.fromkeys(PENALTIES, scope)
+        assert made["temperature"] == 0.0
     with pytest.raises(ModelFileError, match="temperature"):
         model_settings({"general.sampling.temp": -1.0})
     engine = llm.engine
