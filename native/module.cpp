@@ -177,6 +177,7 @@ class Decoder {
 };
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // where a program ends while a thread waits in here, what it holds is never let go
   m.attr("__doc__") = "unspool's kernels: the arithmetic of a step and of a row.";
   m.def("instruction_sets", &instruction_sets, "Instruction sets with kernels that run here, best first.");
 

@@ -462,7 +462,12 @@ class LLM:
 
 def result_of(flight: Flight) -> Generation | Exception:
     """What a flight came to: a result, or an error, which may be a caller's own rule's."""
-    return flight.error if isinstance(flight.error, Exception) else flight.generation()
+    error = flight.error
+    if error is None or isinstance(error, Exception):
+        return error or flight.generation()
+    ended = UnspoolError(f"request {flight.number} ended with {type(error).__name__}, from its own code")
+    ended.__cause__ = error
+    return ended
 
 
 def with_dropped(chunk: Chunk, dropped_messages: int) -> Chunk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 40
 """The most characters of a sequence breaker, as in llama.cpp, which cuts what is longer."""
+MOST_BREAKERS = 64
+"""The most sequence breakers of one request that are strings, and those that are kept for later ones."""
 LONGEST_BREAKER = 20
 """The most tokens of a sequence breaker that are looked at, as in llama.cpp."""
 
@@ -25,7 +28,7 @@ class Words:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._pieces: list[bytes] = []
-        self._breakers: dict[str, tuple[tuple[int, ...], ...]] = {}
+        self._breakers: OrderedDict[str, tuple[tuple[int, ...], ...]] = OrderedDict()
 
     def with_token_ids(self, params: SamplingParams) -> SamplingParams:
         """The same with bad words and sequence breakers as token ids. Raises ``ParameterError``."""
@@ -34,7 +37,12 @@ class Words:
             changes["bad_words"] = as_ids("bad_words", params.bad_words, self.bad_word)
         if params.dry_multiplier:
             given = params.dry_sequence_breakers
-            breakers = DEFAULT_BREAKERS if given is None else given
+            breakers = tuple(DEFAULT_BREAKERS if given is None else given)
+            if sum(isinstance(breaker, str) for breaker in breakers) > MOST_BREAKERS:
+                raise ParameterError(
+                    f"dry_sequence_breakers holds {len(breakers)} breakers; at most {MOST_BREAKERS} may be "
+                    "strings"
+                )
             changes["dry_sequence_breakers"] = as_ids("dry_sequence_breakers", breakers, self.breaker)
         return replace(params, **changes) if changes else params  # type: ignore[arg-type]
 
@@ -50,6 +58,9 @@ class Words:
                     self._tokenizer.token_bytes(token) for token in range(self._tokenizer.vocab_size)
                 ]
             self._breakers[text] = breaker_ids(self._tokenizer, self._pieces, text)
+            if len(self._breakers) > MOST_BREAKERS:
+                self._breakers.popitem(last=False)
+        self._breakers.move_to_end(text)
         return self._breakers[text]
 
 

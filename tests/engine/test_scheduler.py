@@ -20,6 +20,7 @@ from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.engine.prefill import PREFILL_TOKENS, prefill_share
 from unspool.engine.scheduler import MOST_BEGINNING, MOST_ENDED
+from unspool.engine.source import LinearCombination, Source, TrackSpec
 from unspool.errors import ContextLengthError
 from unspool.params import SamplingParams
 
@@ -452,3 +453,19 @@ def test_what_cannot_be_planned_ends_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(bad.error, ZeroDivisionError)
     for i, flight in enumerate(good):
         assert flight.generation().candidates == candidates(make_native(), words(20, seed=i), **asked)
+
+
+def test_one_that_takes_a_lower_ones_place_goes_on_in_the_same_step() -> None:
+    """Both its last tokens, of two tracks, go together: they need the places that the other gave up."""
+    engine = make_engine(native(), 12, step_tokens=3)
+
+    def two_tracks() -> Source:
+        return Source((TrackSpec([5]), TrackSpec([5])), LinearCombination((1.5, -0.5)))
+
+    lower = ask(engine, [5], source=two_tracks(), max_tokens=16, ignore_eos=True, seed=1)
+    for _ in range(3):
+        engine.step()
+    urgent = ask(engine, [5], source=two_tracks(), max_tokens=12, ignore_eos=True, seed=1, priority=2)
+    while engine.busy:
+        engine.step()
+    assert (lower.error, urgent.error) == (None, None)

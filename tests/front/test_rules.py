@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -793,3 +794,22 @@ def test_a_processor_that_raises_stop_iteration_ends_no_stream_quietly(llm: LLM)
 def test_a_long_sequence_breaker_is_refused_before_it_takes_long(llm: LLM) -> None:
     with pytest.raises(ParameterError, match="it has more than 40 characters"):
         llm.generate(PROMPT, dry_multiplier=1.0, dry_sequence_breakers=["x" * 41])
+
+
+def test_so_many_sequence_breakers_are_refused_and_few_are_kept(llm: LLM) -> None:
+    with pytest.raises(ParameterError, match="65 breakers; at most 64 may be strings"):
+        llm.generate(PROMPT, dry_multiplier=1.0, dry_sequence_breakers=[chr(33 + i) for i in range(65)])
+    for i in range(70):
+        llm.generate(PROMPT, dry_multiplier=1.0, dry_sequence_breakers=[chr(33 + i)], max_tokens=1)
+    assert len(llm._words._breakers) == 64
+
+
+def test_a_rule_that_cancels_stands_in_its_place_too(llm: LLM) -> None:
+    def cancels(ids: Sequence[int], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        raise asyncio.CancelledError
+
+    params = [SamplingParams(max_tokens=2), SamplingParams(logits_processors=[cancels])]
+    made, ended = llm.generate([PROMPT] * 2, params, return_exceptions=True)
+    assert isinstance(made, Generation)
+    assert isinstance(ended, UnspoolError)
+    assert "ended with CancelledError, from its own code" in str(ended)

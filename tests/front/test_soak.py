@@ -225,7 +225,7 @@ def resident_bytes() -> int:
 
 def flights_alive() -> int:
     gc.collect()
-    return sum(isinstance(each, Flight) for each in gc.get_objects())
+    return sum(type(each) is Flight for each in gc.get_objects())
 
 
 def check_rest(llm: LLM) -> None:

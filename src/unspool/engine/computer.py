@@ -111,7 +111,13 @@ class Computer:
             reader(first, rows)
             branch.read = end
 
-        self.host.run(branch.flight, read, self.fail)
+        if branch.request.read is not None or branch.request.chain.custom is not None:
+            self.host.run(branch.flight, read, self.fail)
+        else:  # the engine's own, which may be stopped anywhere and read again
+            try:
+                read()
+            except Exception as error:
+                self.fail(branch.flight, error)
         if not branch.growing:
             return 0
         if not branch.reading and branch.request.max_tokens == 0:

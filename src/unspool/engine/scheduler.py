@@ -120,20 +120,14 @@ class Scheduler:
 
         Between two calls every planned token must have been computed.
         """
-        decoding, watched, beginning = 0, False, []
-        for branch in self.running:
-            self.considered = branch
-            count = branch.pending()
-            if count == len(branch.tracks):
-                decoding += branch.places
-                watched = watched or branch.flight.streaming
-            elif count > 0:
-                beginning.append(branch)
-        # Where nobody sees tokens come, prompts go first, so that the most branches share each step.
-        prefill = prefill_share(decoding) if watched else PREFILL_TOKENS
-        prefill = min(prefill, max(1, self.step_tokens - decoding))
+        decoding, watched, beginning = self._standing()
+        prefill = self._prefill(decoding, watched)
         if self._waiting or self._parked:
+            preempted = self.preemptions
             beginning = self._start(prefill, beginning)
+            if self.preemptions > preempted:  # those that gave way decode no more
+                decoding, watched, _ = self._standing(beginning)
+                prefill = self._prefill(decoding, watched)
         weight = self._context_weight if watched else 0.0
         shares = prefill_shares(beginning, prefill, weight) if beginning else {}
         room, spare = self.step_tokens, self.step_tokens - decoding - sum(shares.values())
@@ -160,6 +154,32 @@ class Scheduler:
                 planned.append(branch)
         self.considered = None
         return [branch for branch in planned if branch.running]
+
+    def _standing(self, but: Sequence[Branch] = ()) -> tuple[int, bool, list[Branch]]:
+        """Places of the branches that decode, whether one is streamed, and the branches that are beginning.
+
+        but: branches that are beginning, however few of their tokens are left.
+        """
+        decoding, watched, beginning = 0, False, []
+        for branch in self.running:
+            self.considered = branch
+            count = branch.pending()
+            if branch in but:
+                continue
+            if count == len(branch.tracks):
+                decoding += branch.places
+                watched = watched or branch.flight.streaming
+            elif count > 0:
+                beginning.append(branch)
+        return decoding, watched, beginning
+
+    def _prefill(self, decoding: int, watched: bool) -> int:
+        """How many prompt tokens a step takes beside those that decode.
+
+        Where nobody sees tokens come, prompts go first, so that the most branches share each step.
+        """
+        share = prefill_share(decoding) if watched else PREFILL_TOKENS
+        return min(share, max(1, self.step_tokens - decoding))
 
     def _start(self, prefill: int, beginning: list[Branch]) -> list[Branch]:
         """Give places to branches that wait, in order, while there are blocks for them.
