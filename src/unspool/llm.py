@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unspool.cache import blocks_for_memory, blocks_for_tokens
+from unspool.engine.branch import text_of
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.engine.request import Request
@@ -332,7 +333,7 @@ class LLM:
             logprobs.extend(log_probabilities(rows[: len(following)], following))
 
         self._read(self.engine.prepare_reading(ids, read))
-        texts = [self.tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
+        texts = [text_of(token, self.tokenizer) for token in ids]
         return Score(ids, texts, logprobs)
 
     def _encode(self, prompt: Any) -> list[int]:

@@ -69,8 +69,8 @@ def chat(
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
-        penalty_scope=options.penalty_scope(penalty_scope),
-        order=options.order(order),
+        penalty_scope=penalty_scope,
+        order=order,
         stop=stop,
         seed=seed,
     )

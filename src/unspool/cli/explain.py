@@ -87,8 +87,8 @@ def explain(
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
-        penalty_scope=options.penalty_scope(penalty_scope),
-        order=options.order(order),
+        penalty_scope=penalty_scope,
+        order=order,
         seed=seed,
     )
     if not 1 <= top <= MOST_LISTED:

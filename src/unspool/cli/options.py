@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -77,9 +78,15 @@ Set = Annotated[
 def settings_of(pairs: list[str] | None, **named: Any) -> Any:
     """The settings of a command line: those options that are not None, and the pairs of ``--set``.
 
+    ``--order`` and ``--penalty-scope`` come as typed, and are read here.
+
     Raises ``ParameterError`` for a pair that is none, or a setting that is given twice.
     """
-    settings = {name: value for name, value in named.items() if value is not None}
+    settings = {
+        name: READERS[name](value) if name in READERS else value
+        for name, value in named.items()
+        if value is not None
+    }
     for pair in pairs or ():
         name, equals, value = as_text(pair, "--set").partition("=")
         if not equals:
@@ -101,19 +108,17 @@ def read_value(text: str) -> Any:
     return text
 
 
-def order(text: str | None) -> str | tuple[str, ...] | None:
+def order(text: str) -> str | tuple[str, ...]:
     """``--order`` as the setting has it: an engine's name, or the names of rules."""
-    if text is None:
-        return None
     from unspool.sampling.presets import DEFAULT_ORDER
 
     names = tuple(name.strip() for name in text.split(","))
     return names if len(names) > 1 or names[0] in DEFAULT_ORDER else text
 
 
-def penalty_scope(text: str | None) -> str | int | None:
+def penalty_scope(text: str) -> str | int:
     """``--penalty-scope`` as the setting has it. Raises ``ParameterError``."""
-    if text is None or text in ("output", "all"):
+    if text in ("output", "all"):
         return text
     try:
         return int(text)
@@ -121,3 +126,7 @@ def penalty_scope(text: str | None) -> str | int | None:
         raise ParameterError(
             f'penalty_scope must be "output", "all" or a number of tokens, not {text!r}'
         ) from None
+
+
+READERS: dict[str, Callable[[str], Any]] = {"order": order, "penalty_scope": penalty_scope}
+"""The options that are typed in another form than their settings have."""

@@ -320,10 +320,15 @@ class Branch:
         )
 
 
+def text_of(token: int, tokenizer: TokenTexts) -> str:
+    """A token's own text; bytes that are no whole character by themselves become U+FFFD."""
+    return tokenizer.token_bytes(token).decode("utf-8", "replace")
+
+
 def alternatives_of(ranked: Ranked, tokenizer: TokenTexts) -> tuple[Alternative, ...]:
     """Ranked tokens with their texts."""
     return tuple(
-        Alternative(token, tokenizer.token_bytes(token).decode("utf-8", "replace"), logprob, processed)
+        Alternative(token, text_of(token, tokenizer), logprob, processed)
         for token, logprob, processed in ranked
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unspool.backend.base import StepOutput
-from unspool.engine.branch import TokenTexts, alternatives_of
+from unspool.engine.branch import TokenTexts, alternatives_of, text_of
 from unspool.engine.plans import PlannedRow
 from unspool.engine.request import Request
 from unspool.engine.row_sampler import RowSampler, no_law, output_of
@@ -33,7 +33,7 @@ class PromptFigures:
         self._sampler = sampler
         self._texts = texts
         self._figures: list[Figures] = []
-        self._tokens = [PromptToken(request.prompt[0], _text(texts, request.prompt[0]))]
+        self._tokens = [PromptToken(request.prompt[0], text_of(request.prompt[0], texts))]
         self._memory = request.chain.memory(request.prompt[:1])
         self._seen = 1
         """How many of the prompt's tokens the memory has taken in."""
@@ -107,7 +107,7 @@ class PromptFigures:
     def _token(self, token: int, figures: Figures) -> PromptToken:
         return PromptToken(
             token,
-            _text(self._texts, token),
+            text_of(token, self._texts),
             figures.logprob,
             figures.processed_logprob,
             figures.rank,
@@ -116,7 +116,3 @@ class PromptFigures:
             alternatives_of(figures.best, self._texts),
             alternatives_of(figures.best_processed, self._texts),
         )
-
-
-def _text(texts: TokenTexts, token: int) -> str:
-    return texts.token_bytes(token).decode("utf-8", "replace")

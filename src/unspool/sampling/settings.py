@@ -171,22 +171,23 @@ def _minimum_tokens(s: RuleSettings, preset: Preset) -> Rule | None:
     return MinimumTokens(count, s.end_ids)
 
 
-MAKERS: dict[str, Callable[[RuleSettings, Preset], Rule | None]] = {
-    "repetition_penalty": lambda s, p: (
-        None
-        if s.repetition_penalty is None
-        else RepetitionPenalty(s.repetition_penalty, _scope(s, p, "repetition_penalty"))
-    ),
-    "frequency_penalty": lambda s, p: (
-        None
-        if s.frequency_penalty is None
-        else FrequencyPenalty(s.frequency_penalty, _scope(s, p, "frequency_penalty"))
-    ),
-    "presence_penalty": lambda s, p: (
-        None
-        if s.presence_penalty is None
-        else PresencePenalty(s.presence_penalty, _scope(s, p, "presence_penalty"))
-    ),
+Maker = Callable[[RuleSettings, Preset], Rule | None]
+
+
+def _penalty(name: str, rule: Callable[[float, Scope], Rule]) -> Maker:
+    """The maker of a penalty, whose setting has the rule's name."""
+
+    def make(settings: RuleSettings, preset: Preset) -> Rule | None:
+        value: float | None = getattr(settings, name)
+        return None if value is None else rule(value, _scope(settings, preset, name))
+
+    return make
+
+
+MAKERS: dict[str, Maker] = {
+    "repetition_penalty": _penalty("repetition_penalty", RepetitionPenalty),
+    "frequency_penalty": _penalty("frequency_penalty", FrequencyPenalty),
+    "presence_penalty": _penalty("presence_penalty", PresencePenalty),
     "dry": lambda s, p: (
         None
         if s.dry_multiplier is None

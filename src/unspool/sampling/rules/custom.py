@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from unspool.errors import ParameterError
-from unspool.sampling.rules.rule import NO_ENTRY, Facts, Float32Array, Inputs, LogitsRow
+from unspool.sampling.rules.rule import NO_AMOUNTS, NO_ENTRY, Facts, Float32Array, Inputs, LogitsRow
 
 Processor = Callable[[list[int], Float32Array], Any]
 """Takes the token ids of prompt and output, and the [vocabulary] float32 logits that the rules before it have
@@ -94,7 +94,7 @@ class TokenMemory:
     @property
     def amounts(self) -> Float32Array:
         """Nothing is added."""
-        return np.empty(0, np.float32)
+        return NO_AMOUNTS
 
     def extend(self, token: int, facts: Facts) -> None:
         """Go on with a token."""

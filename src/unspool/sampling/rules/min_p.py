@@ -8,33 +8,20 @@ from typing import ClassVar
 
 from unspool.sampling.distribution import UNIT
 from unspool.sampling.plan import RuleKind
-from unspool.sampling.rules.rule import Inputs, LogitsRow, Stateless, require
+from unspool.sampling.rules.cutoff import Cutoff
+from unspool.sampling.rules.rule import Inputs, LogitsRow
 
 
 @dataclass(frozen=True)
-class MinP(Stateless):
+class MinP(Cutoff):
     """Keeps the candidates that are at least m times as probable as the most probable one.
 
     m is from 0 (off) to 1 (the most probable and those that tie with it). Nguyen et al., "Turning up the
     heat: min-p sampling for creative and coherent LLM outputs", 2024.
     """
 
-    value: float
     name: ClassVar[str] = "min_p"
     kind: ClassVar[RuleKind] = RuleKind.MIN_P
-
-    def __post_init__(self) -> None:
-        require("min_p", self.value, 0 <= self.value <= 1, "from 0 (off) to 1")
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """m."""
-        return (self.value,)
-
-    @property
-    def is_off(self) -> bool:
-        """At 0."""
-        return self.value == 0
 
     def apply(self, row: LogitsRow, inputs: Inputs) -> None:
         """Keep w from floor(2**40 m), 2**40 being the largest w."""

@@ -8,33 +8,20 @@ from typing import ClassVar
 
 from unspool.sampling.distribution import UNIT, masses
 from unspool.sampling.plan import RuleKind
-from unspool.sampling.rules.rule import Inputs, LogitsRow, Stateless, require
+from unspool.sampling.rules.cutoff import Cutoff
+from unspool.sampling.rules.rule import Inputs, LogitsRow
 
 
 @dataclass(frozen=True)
-class TopA(Stateless):
+class TopA(Cutoff):
     """Keeps p >= a * (max p) ** 2: the surer the model, the fewer.
 
     a is from 0 (off) to 1. First in BlinkDL's RWKV-LM ("top-a sampling", 2022), with the exponent that is
     usual, 2.
     """
 
-    value: float
     name: ClassVar[str] = "top_a"
     kind: ClassVar[RuleKind] = RuleKind.TOP_A
-
-    def __post_init__(self) -> None:
-        require("top_a", self.value, 0 <= self.value <= 1, "from 0 (off) to 1")
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """a."""
-        return (self.value,)
-
-    @property
-    def is_off(self) -> bool:
-        """At 0."""
-        return self.value == 0
 
     def apply(self, row: LogitsRow, inputs: Inputs) -> None:
         """Keep w from floor(a 2**40 (2**40 / W)): max p is 2**40 / W."""
