@@ -266,13 +266,14 @@ class Engine:
             flight.prompt_figures = PromptFigures(request, self.computer.sampler, self.vocabulary)
             reader = flight.prompt_figures.read
         branches = []
+        flight.new_detokenizer = partial(self.new_detokenizer, request.params.skip_special_tokens)
         for index in range(request.strategy.width):
             if request.source is None:
                 tracks = [Track(self.main, request.prompt, None, salt)]
             else:
                 specs = request.source.tracks
                 tracks = [Track(self.homes[s.backend], list(s.prefix), s.exits, salt) for s in specs]
-            detokenizer = self.new_detokenizer(request.params.skip_special_tokens)
+            detokenizer = flight.new_detokenizer()
             own = memory if memory is None or index == 0 else memory.fork()
             reads = reader if index == 0 else None
             branches.append(Branch(flight, index, tracks, detokenizer, self.vocabulary, own, reads))
@@ -319,11 +320,11 @@ class Engine:
             frontier = []
             if flight.done:  # it failed in another part of a step that was computed in parts
                 continue
-            for branch, node, token, figures in group:
+            for branch, node, token, figures, offers, law in group:
                 if branch.drafted is not None:
                     branch.drafted.rows[node] = (token, figures)
                 if node < 0:
-                    frontier.append(RowResult(branch, token, figures))
+                    frontier.append(RowResult(branch, token, figures, offers, law))
             self.host.run(flight, partial(flight.grow, frontier, now), self._fail)
 
     def _finish_step(self, planned: list[Branch], flights: dict[Flight, None]) -> None:

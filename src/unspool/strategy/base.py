@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from unspool.results import FinishReason, RuleTrace
 from unspool.sampling.distribution import Distribution
+
+if TYPE_CHECKING:
+    from unspool.strategy.tree import Tree
 
 Ranked = tuple[tuple[int, float, float], ...]
 """Tokens, best first, with their log-probabilities before and after the rules."""
@@ -155,6 +158,8 @@ class Strategy(Protocol):
     """What it wants of each row."""
     revises: bool = False
     """Whether it may drop branches that have final tokens: a stream then shows what all of them agree on."""
+    tree: Tree | None = None
+    """What it has considered and kept so far, where its task asks for that."""
 
     def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:
         """Grow each branch of the frontier by at least a token, or end it.
