@@ -317,7 +317,7 @@ def test_a_strategy_may_drop_the_branch_that_went_ahead() -> None:
     assert candidates(make_native(), PROMPT, strategy=Rejecting(3), **asked) == alone[1:]
 
 
-class Branching:
+class Branching(Strategy):
     """Each branch takes its tokens as they come, and forks once on the way."""
 
     width, together = 1, False
