@@ -66,7 +66,8 @@ class DoLa:
         half = depth // 2 if depth <= 40 else depth - 20  # as Transformers divides
         if self.layers == "high":
             return tuple(range(max(half, 1), depth, 2))
-        return tuple(range(2, half if depth <= 40 else 20, 2)) or (1,)
+        end = half if depth <= 40 else 20
+        return tuple(range(2, end, 2)) or (max(1, min(end, 2)),)
 
     def combine(self, rows: Float32Array) -> Float32Array:
         """[k, vocab_size], premature rows and the last layer's, to [vocab_size]."""

@@ -41,6 +41,10 @@ class Computer:
         self.offers = OfferSampler(self.sampler)
         self._steps = {home: StepBuilder(home) for home in homes}
 
+    def attach(self, home: CachedBackend) -> None:
+        """Compute on a further backend too."""
+        self._steps[home] = StepBuilder(home)
+
     def compute(self, branches: Sequence[Branch]) -> list[Drawn]:
         """Compute what is planned, and draw from the rows that are wanted.
 

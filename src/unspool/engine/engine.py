@@ -155,6 +155,21 @@ class Engine:
         self.wake()
         return flight
 
+    def attach(self, name: str, backend: Backend, num_blocks: int) -> None:
+        """Give tracks a further backend, with a cache of its own, after the step under way.
+
+        Nothing happens where there is one of that name.
+        """
+        def attach() -> None:
+            if name not in self.homes:
+                self.homes[name] = home
+                self.scheduler.homes.append(home)
+                self.computer.attach(home)
+                self.step_tokens = self.scheduler.step_tokens = min(self.step_tokens, backend.max_step_tokens)
+
+        home = CachedBackend(name, backend, num_blocks, sharing=self.main.sharing)
+        self._turns.between_steps(attach)
+
     def cancel(self, flight: Flight, error: UnspoolError | None = None) -> None:
         """End a flight, if it has not ended, with an error; its blocks are free before the next step."""
         if flight.done or self.forked:

@@ -18,7 +18,7 @@ from unspool.engine.branch import Branch, Detokenizer
 from unspool.engine.request import Request
 from unspool.errors import UnspoolError
 from unspool.results import Candidate, Chunk, FinishReason, Generation, Spread, Timing, Usage
-from unspool.select import Choice
+from unspool.select import Choice, Selection
 from unspool.strategy import Figures, RowResult
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Flight:
         """Makes one for a branch that begins."""
         self.choice: Choice | None = None
         """What the selection has made of the candidates."""
+        self._finished: list[Candidate | None] = []
+        """Of a selection, the samples that have ended, in sample order."""
         self._agreement = Agreement() if request.revises else None
         self._now = 0.0
         self._frontier: dict[Branch, RowResult] = {}
@@ -101,6 +103,8 @@ class Flight:
         while rows:
             self._grow(rows)
             rows = self._drafted_rows() if self.request.proposer is not None else ()
+        if self.request.select is not None and not self.request.strategy.revises:
+            self._settle(self.request.select)
 
     def _grow(self, rows: Sequence[RowResult]) -> None:
         """Let the strategy grow branches once.
@@ -115,6 +119,22 @@ class Flight:
                     f"the strategy of request {self.number} has neither given branch {branch.index} a token "
                     "nor ended it"
                 )
+
+    def _settle(self, select: Selection) -> None:
+        """End the samples that can no longer change what is chosen, and forget those that came too early.
+
+        Raises what the selection does.
+        """
+        for at, branch in enumerate(self.branches):
+            if at == len(self._finished):
+                self._finished.append(None)
+            if self._finished[at] is None and not branch.growing:
+                self._finished[at] = branch.candidate()
+        decided = select.settled(self._finished)
+        if decided is not None and decided < len(self.branches):
+            for branch in self.branches[decided:]:
+                self.drop(branch)
+            del self._finished[decided:]
 
     def _drafted_rows(self) -> list[RowResult]:
         """The rows of branches whose last token was drafted; where all grow together, of all or of none."""
@@ -201,7 +221,7 @@ class Flight:
         if not self.streaming:
             return ended
         chunks = self._chunks(ended)
-        if ended:
+        if ended and self.request.select is None:
             last = chunks.pop() if chunks else Chunk("", ())
             chunks.append(replace(last, generation=self.generation()))
         if chunks:
@@ -213,18 +233,26 @@ class Flight:
         if self._agreement is None:
             return [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
         if ended:
-            return self._agreement.last_chunks(self.ranked)
+            return [] if self.request.select is not None else self._agreement.last_chunks(self.ranked)
         chunk = self._agreement.take_chunk(self.branches)
         return [] if chunk is None else [chunk]
+
+    def conclude(self) -> list[Chunk]:
+        """The last chunks of a stream that a selection ends: it is its reader who chooses, off the steps."""
+        if self.error is not None or self.request.select is None:
+            return []
+        assert self._agreement is not None
+        generation = self.generation()
+        *chunks, last = self._agreement.last_chunks(self.ranked)
+        return [*chunks, replace(last, generation=generation)]
 
     @property
     def ranked(self) -> list[Branch]:
         """The branches of a flight that has ended, as results are returned: best first, or in sample order."""
-        if self.choice is not None:
-            return [self.branches[at] for at in self.choice.order]
-        if any(branch.score is None for branch in self.branches):
-            return self.branches
-        return sorted(self.branches, key=lambda branch: (-cast(float, branch.score), branch.index))
+        made = self.branches
+        if not any(branch.score is None for branch in made):
+            made = sorted(made, key=lambda branch: (-cast(float, branch.score), branch.index))
+        return made if self.choice is None else [made[at] for at in self.choice.order]
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""
@@ -239,9 +267,14 @@ class Flight:
                 self.on_event()
 
     def generation(self) -> Generation:
-        """The result of a flight that is done. Raises its error, if it ended with one."""
+        """The result of a flight that is done, chosen now if it is to be.
+
+        Raises its error, if it ended with one, and what its selection raises.
+        """
         if self.error is not None:
             raise self.error
+        if self.request.select is not None and self.choice is None:
+            self.choice = self.request.select.choose([branch.candidate() for branch in self.ranked])
         candidates = self._candidates()
         completion = sum(len(candidate.token_ids) for candidate in candidates)
         usage = Usage(len(self.request.prompt), completion, self.cached_tokens)

@@ -7,12 +7,13 @@ from hashlib import blake2b
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
-from unspool.backend.base import Float32Array, StepOutput
+from unspool.backend.base import StepOutput
 from unspool.engine.branch import Branch
 from unspool.engine.flight import Flight
 from unspool.engine.plans import PlannedRow, plan_of
-from unspool.engine.row_sampler import Drawn, Fault, RowSampler, Wanted, output_of, row_error
+from unspool.engine.row_sampler import NO_CHAIN, Drawn, Fault, RowSampler, Wanted, output_of, row_error
 from unspool.engine.trace import trace_of
 from unspool.sampling.distribution import Distribution
 from unspool.sampling.noise import mix
@@ -20,9 +21,9 @@ from unspool.sampling.offers import Offers, log_softmax, perturbed_order
 from unspool.sampling.plan import RowStatus
 from unspool.sampling.rules import NoiseSource
 from unspool.sampling.sampler import NoLawError
-from unspool.strategy import Figures, Offer, RowWant
+from unspool.strategy import Figures, Law, Offer, RowWant
 
-Taken = tuple[tuple[Offer, ...], Distribution | None]
+Taken = tuple[tuple[Offer, ...], Law | None]
 
 
 class OfferSampler:
@@ -82,13 +83,20 @@ class OfferSampler:
         source, at = self._scored(row, output)
         law = None
         if request.strategy.want.law:
-            law = self._rows.law(source, at, request.chain, planned.memory, planned.noise, None)
+            processed = self._rows.law(source, at, request.chain, planned.memory, planned.noise, None)
+            law = self._whole(row, output, processed)
         if request.params.trace:
             trace = trace_of(
                 self._rows.timed, source, at, request.chain, planned.memory, planned.noise, None
             )
             offers = tuple(o._replace(figures=o.figures._replace(trace=trace)) for o in offers)
         return offers, law
+
+    def _whole(self, row: Wanted, output: StepOutput, processed: Distribution) -> Law:
+        """A law, given what the rules made of it."""
+        noise = NoiseSource(0, 0, 0)
+        model = self._rows.law(output, row.row, NO_CHAIN, None, noise, None)
+        return Law(processed, scores_of(processed, want_of(row)), model)
 
     def _scored(self, row: Wanted, output: StepOutput) -> tuple[StepOutput, int]:
         """The row that the rules see: the model's logits, or their log-probabilities."""
@@ -118,7 +126,7 @@ class OfferSampler:
         source, at = self._scored(row, output)
         own = self._rows.own_rows(source, at, chain, memory, noise)
         law = self._rows.law(source, at, chain, memory, noise, own)
-        scores = law.log_probabilities if want.normalized else law.logits.astype(np.float64)
+        scores = scores_of(law, want)
         if want.perturbed:
             order, values = perturbed_order(law, noise)
             perturbed = np.where(np.isfinite(values), values, -np.inf) + (scores - law.log_probabilities)
@@ -132,7 +140,12 @@ class OfferSampler:
             )  # fmt: skip
             figures = figures._replace(trace=made[0].figures.trace) if made else figures
             made.append(Offer(token, float(scores[place]), figures, float(perturbed[place])))
-        return tuple(made), law if want.law else None
+        return tuple(made), self._whole(row, output, law) if want.law else None
+
+
+def scores_of(law: Distribution, want: RowWant) -> npt.NDArray[np.float64]:
+    """[n] the score of each candidate of what the rules made of a row: see ``Offer.score``."""
+    return law.log_probabilities if want.normalized else law.logits.astype(np.float64)
 
 
 def want_of(row: Wanted) -> RowWant:

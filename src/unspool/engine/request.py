@@ -104,7 +104,8 @@ def prepare(
     barred = end_ids | limits.eos_ids if params.suppress_eos else end_ids
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
     max_tokens = resolve_max_tokens(len(ids), params.max_tokens, limits)
-    strategy = begin(params, max_tokens, end_ids, limits)
+    chain = compile_chain(params.rule_settings(barred))
+    strategy = begin(params, max_tokens, end_ids, limits, chain)
     if proposer is not None and strategy.want != RowWant():
         raise ParameterError(
             f"guesses ahead are verified for sampling alone so far: a proposer does not go with {shown(method)}"
@@ -113,7 +114,7 @@ def prepare(
         prompt=ids,
         params=params,
         strategy=strategy,
-        chain=compile_chain(params.rule_settings(barred)),
+        chain=chain,
         seed=seed,
         key=mix(seed, 0),
         max_tokens=max_tokens,
@@ -125,14 +126,24 @@ def prepare(
     )
 
 
-def begin(params: SamplingParams, max_tokens: int, end_ids: frozenset[int], limits: Limits) -> Strategy:
+def begin(
+    params: SamplingParams, max_tokens: int, end_ids: frozenset[int], limits: Limits, chain: Chain
+) -> Strategy:
     """The strategy of a request. Raises ``ParameterError`` for what it does not go with."""
     n = params.n if params.select is None else params.select.n
     if params.strategy is None:
         return Sample(n)
     transformers = params.order == "transformers"
     return params.strategy.begin(
-        Task(n, max_tokens, end_ids, limits.vocab_size, params.trace, transformers)
+        Task(
+            n=n,
+            max_tokens=max_tokens,
+            end_ids=end_ids,
+            vocab_size=limits.vocab_size,
+            learns=chain.learns,
+            traced=params.trace,
+            transformers=transformers,
+        )
     )
 
 

@@ -21,7 +21,7 @@ from unspool.sampling.plan import DRAW, RowResults, RowStatus
 from unspool.sampling.rules import Custom, NoiseSource
 from unspool.sampling.rules.custom import TokenMemory
 from unspool.sampling.sampler import NoLawError, log_probabilities
-from unspool.strategy import Figures, Offer, Ranked
+from unspool.strategy import Figures, Law, Offer, Ranked
 
 NO_HIDDEN: Float32Array = np.empty((0, 0), dtype=np.float32)
 
@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
     token: int
     figures: Figures
     offers: tuple[Offer, ...] = ()
-    law: Distribution | None = None
+    law: Law | None = None
 
 
 class Fault(NamedTuple):
