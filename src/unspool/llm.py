@@ -83,7 +83,8 @@ class LLM:
         loaded = load(model)
         backend = CpuBackend(loaded.spec, loaded.tensors, threads=threads)
         loaded.release_pages()
-        self._loaded, self._threads = loaded, threads
+        self._loaded: LoadedModel | None = loaded
+        self._threads = threads
         self._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
 
     @classmethod
@@ -99,7 +100,7 @@ class LLM:
     ) -> LLM:
         """An LLM whose steps another backend computes, which must not have been allocated yet."""
         made = cls.__new__(cls)
-        made._loaded = made._threads = None
+        made._loaded, made._threads = None, None
         made._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
         return made
 
@@ -492,7 +493,6 @@ class LLM:
             ids, dropped = self._encode_chat(kept, continue_final_message), len(messages) - len(kept)
         if params.max_tokens is None and len(ids) < room:
             params = replace(params, max_tokens=min(CHAT_MAX_TOKENS, room - len(ids)))
-
 
         def negative(text: str) -> list[int]:
             return self._encode_chat([{"role": "user", "content": text}], False)

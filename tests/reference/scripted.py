@@ -44,7 +44,13 @@ class ScriptedBackend:
         return laws(output.logits.numpy(), plan)
 
     def offers(
-        self, output: StepOutput, plan: SamplePlan, count: int, *, perturbed: bool = False, log_rows: bool = False
+        self,
+        output: StepOutput,
+        plan: SamplePlan,
+        count: int,
+        *,
+        perturbed: bool = False,
+        log_rows: bool = False,
     ) -> Offers:
         return offers(output.logits.numpy(), plan, count, perturbed=perturbed, log_rows=log_rows)
 

@@ -62,7 +62,13 @@ class Recording:
         return self.backend.laws(output, plan)
 
     def offers(
-        self, output: StepOutput, plan: SamplePlan, count: int, *, perturbed: bool = False, log_rows: bool = False
+        self,
+        output: StepOutput,
+        plan: SamplePlan,
+        count: int,
+        *,
+        perturbed: bool = False,
+        log_rows: bool = False,
     ) -> Offers:
         return offers(output.logits.numpy(), plan, count, perturbed=perturbed, log_rows=log_rows)
 

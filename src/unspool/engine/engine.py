@@ -160,6 +160,7 @@ class Engine:
 
         Nothing happens where there is one of that name.
         """
+
         def attach() -> None:
             if name not in self.homes:
                 self.homes[name] = home

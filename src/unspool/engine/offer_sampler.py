@@ -86,9 +86,7 @@ class OfferSampler:
             processed = self._rows.law(source, at, request.chain, planned.memory, planned.noise, None)
             law = self._whole(row, output, processed)
         if request.params.trace:
-            trace = trace_of(
-                self._rows.timed, source, at, request.chain, planned.memory, planned.noise, None
-            )
+            trace = trace_of(self._rows.timed, source, at, request.chain, planned.memory, planned.noise, None)
             offers = tuple(o._replace(figures=o.figures._replace(trace=trace)) for o in offers)
         return offers, law
 
@@ -132,7 +130,7 @@ class OfferSampler:
             perturbed = np.where(np.isfinite(values), values, -np.inf) + (scores - law.log_probabilities)
         else:
             order, perturbed = np.lexsort((law.ids, -law.logits)), np.zeros(len(law.ids))
-        made = []
+        made: list[Offer] = []
         for place in order[: max(1, want.offers)].tolist():
             token, figures = self._rows.figure(
                 source, at, chain, memory, noise, own, given=int(law.ids[place]),

@@ -52,8 +52,21 @@ def offers(
     n, top = len(plan.rows), plan.num_logprobs
     ints = lambda *shape: np.zeros(shape, np.int32)  # noqa: E731
     floats = lambda *shape: np.zeros(shape)  # noqa: E731
-    made = Offers(ints(n), ints(n), ints(n, count), floats(n, count), floats(n, count), floats(n, count),
-        floats(n, count), ints(n, count), floats(n, count), floats(n), ints(n), ints(2, n, top) - 1, floats(2, 2, n, top) - np.inf)
+    made = Offers(
+        ints(n),
+        ints(n),
+        ints(n, count),
+        floats(n, count),
+        floats(n, count),
+        floats(n, count),
+        floats(n, count),
+        ints(n, count),
+        floats(n, count),
+        floats(n),
+        ints(n),
+        ints(2, n, top) - 1,
+        floats(2, 2, n, top) - np.inf,
+    )
     for i in range(n):
         row = logits[plan.rows[i]]
         try:

@@ -92,7 +92,8 @@ class ContrastiveSearch(Strategy):
         end = self._known + len(states)
         if end > len(self._directions):
             larger = np.empty((2 * end, states.shape[1]), np.float32)
-            larger[: self._known] = self._directions[: self._known]
+            if self._known:
+                larger[: self._known] = self._directions[: self._known]
             self._directions = larger
         for at, state in enumerate(states, self._known):
             self._directions[at] = direction(state)

@@ -73,8 +73,9 @@ class StochasticBeamSearch(Strategy):
         """Keep the best of all children and of what has ended."""
         children = [Child(value, branch, None) for branch, value in self._ended.items()]
         for row in frontier:
-            # the root's may be anything: what it is drawn to depends on differences alone
-            children += children_of(row, self._growing.get(row.branch, Perturbed(0.0, 0.0)))
+            # of the root nothing is known but that it is its children's largest
+            root = Perturbed(row.offers[0].perturbed, 0.0)
+            children += children_of(row, self._growing.get(row.branch, root))
         children.sort(key=lambda child: -child.value.perturbed)
         kept, rest = children[: self.size], children[self.size :]
         for child in rest:
