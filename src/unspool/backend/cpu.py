@@ -14,7 +14,7 @@ from unspool.backend.threads import shared_pool
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
 from unspool.model.tensor import Tensor
-from unspool.sampling.offers import Offers, offers
+from unspool.sampling.offers import Offers
 from unspool.sampling.plan import RowResults, RowStatus, SamplePlan
 from unspool.sampling.sampler import Law
 
@@ -157,7 +157,19 @@ class CpuBackend:
         log_rows: bool = False,
     ) -> Offers:
         """The ``count`` best candidates that each planned row's chain leaves, in one call."""
-        return offers(output.logits.numpy(), plan, count, perturbed=perturbed, log_rows=log_rows)
+        try:
+            made = _native.offers(
+                self._pool,
+                self.instruction_set,
+                output.logits.numpy(),
+                *plan.arrays(),
+                count=count,
+                perturbed=perturbed,
+                log_rows=log_rows,
+            )
+        except (ValueError, RuntimeError) as error:
+            raise BackendError(str(error)) from error
+        return Offers(*made)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         """Copy keys and values ``pairs[:, 0] -> pairs[:, 1]`` ([N, 2] slots) in every layer, in order."""

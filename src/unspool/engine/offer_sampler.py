@@ -17,7 +17,7 @@ from unspool.engine.row_sampler import NO_CHAIN, Drawn, Fault, RowSampler, Wante
 from unspool.engine.trace import trace_of
 from unspool.sampling.distribution import Distribution
 from unspool.sampling.noise import mix
-from unspool.sampling.offers import Offers, log_softmax, perturbed_order
+from unspool.sampling.offers import Offers, log_softmax, perturb, race
 from unspool.sampling.plan import RowStatus
 from unspool.sampling.rules import NoiseSource
 from unspool.sampling.sampler import NoLawError
@@ -126,10 +126,10 @@ class OfferSampler:
         law = self._rows.law(source, at, chain, memory, noise, own)
         scores = scores_of(law, want)
         if want.perturbed:
-            order, values = perturbed_order(law, noise)
-            perturbed = np.where(np.isfinite(values), values, -np.inf) + (scores - law.log_probabilities)
+            order, variables = race(law, noise)
+            perturbed = perturb(scores, variables)
         else:
-            order, perturbed = np.lexsort((law.ids, -law.logits)), np.zeros(len(law.ids))
+            order, perturbed = np.lexsort((law.ids, -law.logits)), scores
         made: list[Offer] = []
         for place in order[: max(1, want.offers)].tolist():
             token, figures = self._rows.figure(
@@ -176,6 +176,7 @@ def offers_of(offers: Offers, at: int, num_logprobs: int) -> tuple[Offer, ...]:
     """The offers of one row with their figures."""
     count = int(offers.counts[at])
     entropy, kept = float(offers.entropies[at]), int(offers.kept[at])
+    perturbed = perturb(offers.scores[at, :count], offers.variables[at, :count])
     best, processed = (ranked(offers, which, at, num_logprobs) for which in (0, 1))
     columns = (
         offers.tokens[at, :count].tolist(),
@@ -184,7 +185,7 @@ def offers_of(offers: Offers, at: int, num_logprobs: int) -> tuple[Offer, ...]:
         offers.processed_logprobs[at, :count].tolist(),
         offers.surprises[at, :count].tolist(),
         offers.ranks[at, :count].tolist(),
-        offers.perturbed[at, :count].tolist(),
+        perturbed.tolist(),
     )
     return tuple(
         Offer(

@@ -51,7 +51,7 @@ class Offer(NamedTuple):
     figures: Figures
     perturbed: float = 0.0
     """``score`` and Gumbel noise, where that was wanted: a function of the seed, the branch's tokens and this
-    one."""
+    one. Else ``score``."""
 
 
 class RowWant(NamedTuple):
