@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from unspool.combine import Guidance, Place
 from unspool.cache import blocks_for_memory, blocks_for_tokens
+from unspool.combine import Guidance, Place
 from unspool.engine.branch import text_of
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
@@ -390,7 +390,7 @@ class LLM:
             mine.id_to_token(token) != theirs.id_to_token(token) for token in range(mine.vocab_size)
         ):
             raise ParameterError(
-                f"{self.spec.name} and {other.spec.name} have different vocabularies: their rows cannot be combined"
+                f"{self.spec.name} and {other.spec.name} have different vocabularies: their rows do not combine"
             )
         name = f"{other.path}"
         if name not in self.engine.homes:

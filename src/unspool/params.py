@@ -200,7 +200,7 @@ class SamplingParams:
     seed: int | None = None
     """Fixes every draw; 0 to 2**64 - 1. ``None``: drawn, and returned with the result."""
     n: int = 1
-    """How many results to return; 1 to 4096. Samples differ under one seed; those of a search come best first."""
+    """How many results to return; 1 to 4096. Samples differ under one seed; a search's come best first."""
     strategy: Method | None = None
     """How branches grow: ``None`` draws each token; else a search, such as ``Beam(width=4)``."""
     source: Combination | None = None
@@ -260,11 +260,11 @@ class SamplingParams:
                 raise conversion.refuse(name, value, METHODS_ALLOWED[name])
         if self.select is not None and self.n != 1:
             raise ParameterError(
-                f"n={self.n} and select={shown(self.select)}: a selection says itself how many it chooses from, "
-                "and all of them are returned, best first"
+                f"n={self.n} and select={shown(self.select)}: a selection says how many it chooses from, and "
+                "all of them are returned, best first"
             )
         if self.guidance_scale is not None and not 0 <= self.guidance_scale <= 1e4:
-            raise conversion.refuse("guidance_scale", self.guidance_scale, "a number from 0 to 1e4, 1 is off")
+            raise conversion.refuse("guidance_scale", self.guidance_scale, "a number from 0 to 1e4")
         if self.negative_prompt is not None and not isinstance(self.negative_prompt, str):
             ids = conversion.token_ids("negative_prompt", self.negative_prompt)
             object.__setattr__(self, "negative_prompt", ids)

@@ -252,8 +252,8 @@ class Generation:
     """
 
     candidates: list[Candidate]
-    """All samples, in sample order; one unless ``n`` was given. Those of a search, or that were selected from,
-    come best first."""
+    """All samples, in sample order; one unless ``n`` was given. Those of a search, or that were selected
+    from, come best first."""
     seed: int
     """The seed that the tokens were drawn with: given again, it gives the same tokens."""
     usage: Usage

@@ -163,9 +163,9 @@ class CpuBackend:
                 self.instruction_set,
                 output.logits.numpy(),
                 *plan.arrays(),
-                count=count,
-                perturbed=perturbed,
-                log_rows=log_rows,
+                count,
+                perturbed,
+                log_rows,
             )
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error

@@ -1,4 +1,4 @@
-"""What a combination is: it says which tracks a branch's tokens run through, and what becomes of their rows."""
+"""What a combination is: the tracks that a branch's tokens run through, and what becomes of their rows."""
 
 from __future__ import annotations
 

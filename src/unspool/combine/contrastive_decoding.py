@@ -9,7 +9,7 @@ import numpy as np
 
 from unspool.combine.base import Place
 from unspool.combine.plausible import implausible, log_softmax
-from unspool.conversion import number
+from unspool.conversion import number_between
 from unspool.engine.source import Float32Array, Source, TrackSpec
 from unspool.errors import ParameterError, shown
 
@@ -46,10 +46,7 @@ class ContrastiveDecoding:
             given = getattr(self, name)
             if name == "beta" and given is None:
                 continue
-            value = number(name, given)
-            if not low <= value <= high:
-                raise ParameterError(f"{name} must be a number from {low:g} to {high:g}, not {shown(given)}")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, number_between(name, given, low, high))
 
     def tracks(self, place: Place) -> Source:
         """The prompt through both models."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from unspool.combine.base import Place
 from unspool.combine.plausible import implausible, log_softmax
-from unspool.conversion import number
+from unspool.conversion import index, listed, number_between
 from unspool.engine.source import Float32Array, Source, TrackSpec
 from unspool.errors import ParameterError, shown
 
@@ -34,19 +34,15 @@ class DoLa:
     alpha: float = 0.1
 
     def __post_init__(self) -> None:
-        value = number("alpha", self.alpha)
-        if not 0 <= value <= 1:
-            raise ParameterError(f"alpha must be a number from 0 to 1, not {shown(self.alpha)}")
-        object.__setattr__(self, "alpha", value)
+        object.__setattr__(self, "alpha", number_between("alpha", self.alpha, 0.0, 1.0))
         if self.layers in ("low", "high"):
             return
         allowed = "'low', 'high', or a list of whole numbers from 1, none of them twice"
-        if isinstance(self.layers, str) or not isinstance(self.layers, Sequence) or not self.layers:
+        given = listed(self.layers)
+        layers = tuple(map(index, given)) if given else (None,)
+        if any(n is None or n < 1 for n in layers) or len(set(layers)) < len(layers):
             raise ParameterError(f"layers must be {allowed}, not {shown(self.layers)}")
-        whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in self.layers)
-        if not whole or len(set(self.layers)) < len(self.layers):
-            raise ParameterError(f"layers must be {allowed}, not {shown(self.layers)}")
-        object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "layers", layers)
 
     def tracks(self, place: Place) -> Source:
         """One track with several exits, the last of which is the model's own."""
@@ -54,7 +50,7 @@ class DoLa:
         exits = self.candidates(depth)
         if not exits or max(exits) >= depth:
             raise ParameterError(
-                f"layers={shown(self.layers)}: the model has {depth} layers, and the candidates are after 1 to "
+                f"layers={shown(self.layers)}: the model has {depth} layers, and candidates are after 1 to "
                 f"{depth - 1} of them"
             )
         return Source((TrackSpec(list(place.prompt), exits=(*exits, depth)),), self.combine)

@@ -73,8 +73,8 @@ class Branch:
     row: whether that step computes its last token, whose row is wanted.
     reader: takes the row of each of the prompt's tokens, if it has one; read: how many it has taken.
     score: what results are ranked by, and total: the sum that it is made of, where the strategy says so.
-    states: hidden states of its first tokens, piece by piece, where the strategy wants them; known: of how many
-        tokens. hidden_row: the first of its hidden states in the step under way.
+    states: hidden states of its first tokens, piece by piece, where the strategy wants them; known: of how
+        many tokens. hidden_row: the first of its hidden states in the step under way.
     """
 
     __slots__ = (
@@ -352,7 +352,7 @@ class Branch:
         return safe, self._certain_tokens(safe)
 
     def show(self, safe: int, upto: int, index: int) -> Chunk:
-        """The text up to character ``safe`` and the tokens before ``upto``, from where the last chunk ended."""
+        """The text up to character ``safe`` and the tokens before ``upto``, from the last chunk on."""
         first = self.shown_tokens
         base = self.ends[first - 1] if first > 0 else 0
         text = "".join(self.pieces[first:])[self.shown - base : safe - base]

@@ -248,7 +248,7 @@ class Flight:
 
     @property
     def ranked(self) -> list[Branch]:
-        """The branches of a flight that has ended, as results are returned: best first, or in sample order."""
+        """The branches of a flight that has ended, as results come: best first, or in sample order."""
         made = self.branches
         if not any(branch.score is None for branch in made):
             made = sorted(made, key=lambda branch: (-cast(float, branch.score), branch.index))

@@ -67,7 +67,7 @@ class Request:
     offered: bool = field(init=False)
     """Whether its rows give candidates to choose from rather than a drawn token."""
     revises: bool = field(init=False)
-    """Whether its best result is known at the end alone, so that a stream shows what all branches agree on."""
+    """Whether its best result is known at the end alone: a stream shows what all branches agree on."""
 
     def __post_init__(self) -> None:
         learns = self.chain.learns and self.proposer is not None
@@ -108,7 +108,7 @@ def prepare(
     strategy = begin(params, max_tokens, end_ids, limits, chain)
     if proposer is not None and strategy.want != RowWant():
         raise ParameterError(
-            f"guesses ahead are verified for sampling alone so far: a proposer does not go with {shown(method)}"
+            f"guesses ahead are verified for sampling alone: a proposer does not go with {shown(method)}"
         )
     return Request(
         prompt=ids,

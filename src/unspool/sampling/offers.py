@@ -180,7 +180,7 @@ def perturb(scores: Float64Array, variables: Float64Array) -> Float64Array:
 
 
 def log_softmax(row: Float32Array) -> Float32Array:
-    """[vocabulary] z - max z, less log(W / 2**40) as a float32; -inf of a banned token. Raises ``NoLawError``."""
+    """[vocabulary] z - max z, less log(W / 2**40) as a float32; -inf where banned. Raises ``NoLawError``."""
     law = Distribution.of(*checked(LogitsRow.of(valid(row))))
     logarithms = np.full(len(row), -np.inf, np.float32)
     logarithms[law.ids] = below_max(law.logits) - np.float32(law.log_total)

@@ -40,7 +40,7 @@ class Exact:
         """The search of one request. Raises ``ParameterError`` where scores may rise with a token."""
         if task.learns:
             raise ParameterError(
-                "mirostat and adaptive-p learn from what is drawn, and exact search draws nothing: leave them out"
+                "mirostat and adaptive-p learn from draws, and exact search draws nothing: leave them out"
             )
         if task.transformers:
             raise ParameterError(
