@@ -390,7 +390,7 @@ class LLM:
             mine.id_to_token(token) != theirs.id_to_token(token) for token in range(mine.vocab_size)
         ):
             raise ParameterError(
-                f"{self.spec.name} and {other.spec.name} have different vocabularies: their rows do not combine"
+                f"{self.spec.name} and {other.spec.name} have different vocabularies: rows do not combine"
             )
         name = f"{other.path}"
         if name not in self.engine.homes:

@@ -219,7 +219,7 @@ class Candidate:
     stop_reason: str | int | None
     """The stop string or the token id that ended the text; ``None`` for ``"length"``."""
     score: float | None = None
-    """What a search ranks its results by: a beam's ``total`` over a power of the length; ``None``: sampled."""
+    """What a search ranks results by: a beam's ``total`` over a power of the length; ``None``: sampled."""
     total: float | None = None
     """The sum of processed log-probabilities that the score is made of, the token that ended it included."""
 

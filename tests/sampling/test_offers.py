@@ -1,4 +1,4 @@
-"""Offers: native and reference to the bit, the order of the law and of the noise, rows of log-probabilities."""
+"""Offers: native and reference to the bit, orders of the law and of the noise, rows of logarithms."""
 
 from __future__ import annotations
 

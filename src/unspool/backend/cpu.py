@@ -162,10 +162,7 @@ class CpuBackend:
                 self._pool,
                 self.instruction_set,
                 output.logits.numpy(),
-                *plan.arrays(),
-                count,
-                perturbed,
-                log_rows,
+                *(*plan.arrays(), count, perturbed, log_rows),
             )
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error

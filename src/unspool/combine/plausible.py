@@ -11,7 +11,7 @@ from unspool.engine.source import Float32Array
 
 
 def implausible(row: Float32Array, alpha: float) -> npt.NDArray[np.bool_]:
-    """[vocab_size] whether p < alpha * (largest p), p being the softmax of ``row`` (Li et al. 2022, eq. 2)."""
+    """[vocab_size] whether p < alpha * (largest p), p = softmax(row) (Li et al. 2022, eq. 2)."""
     least = -math.inf if alpha == 0 else float(row.max()) + math.log(alpha)
     unlikely: npt.NDArray[np.bool_] = row < least
     return unlikely

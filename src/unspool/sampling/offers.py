@@ -70,7 +70,7 @@ class Offers:
 
     @property
     def scores(self) -> Float64Array:
-        """[N, M] log-probabilities under the law; of rows of log-probabilities, what the chain left of them."""
+        """[N, M] log-probabilities under the law; of rows of log-probabilities, what is left of them."""
         return self.figures[0, :]
 
     @property
