@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unspool.strategy.base import Branches, RowResult
+from unspool.strategy.base import Branches, RowResult, Strategy
 
 
-class Sample:
+class Sample(Strategy):
     """``n`` independent samples of a prompt; branch i draws with sample index i."""
 
     together = False
@@ -17,6 +17,6 @@ class Sample:
 
     def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:
         """Append what was drawn; every token is final at once."""
-        for branch, token, figures in frontier:
-            branches.append(branch, token, figures)
-            branches.commit(branch)
+        for row in frontier:
+            branches.append(row.branch, row.token, row.figures)
+            branches.commit(row.branch)
