@@ -9,38 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.strategy.texts import Driver, Text, Tokens, Toy, best, score, search
+from tests.strategy.texts import Driver, Text, Tokens, Toy, best, plain_beam, search
 from unspool.errors import ParameterError
 from unspool.strategy.beam import Beam
 from unspool.strategy.hypotheses import Hypotheses, Hypothesis, Scoring
 
 PENALTIES = (-1, 0, 0.6, 1, 2)
 STOPPING: Any = st.sampled_from([True, False, "never"])
-
-
-def plain_beam(toy: Toy, width: int, penalty: float, stopping: Any, transformers: bool = False) -> list[Text]:
-    """Beam search as a book has it: lists, sorted anew, every candidate of the vocabulary."""
-    live, done = [Text((), 0.0)], []
-    for length in range(1, toy.max_tokens + 1):
-        candidates = [
-            (total + logprob, (*tokens, token))
-            for tokens, total in live
-            for token, logprob in sorted(toy.law(tokens).items(), key=lambda item: (-item[1], item[0]))
-        ]
-        candidates.sort(key=lambda candidate: -candidate[0])
-        candidates = candidates[: max(2, 1 + len(toy.ends)) * width]
-        done += [Text(tokens, total) for total, tokens in candidates[:width] if toy.ended(tokens)]
-        live = [Text(tokens, total) for total, tokens in candidates if not toy.ended(tokens)][:width]
-        done = best(done, penalty)[:width]
-        if not live or (len(done) == width and stopping is True):
-            break
-        if len(done) == width:
-            lengths = {False: [length], "never": [length + 1, toy.max_tokens]}[stopping]
-            if transformers and stopping == "never":
-                lengths = [toy.max_tokens if penalty > 0 else length]
-            if max(live[0].total / at**penalty for at in lengths) <= score(done[-1], penalty):
-                break
-    return done
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +77,52 @@ def score(text: Text, penalty: float) -> float:
 
 def best(texts: Sequence[Text], penalty: float) -> list[Text]:
     return sorted(texts, key=lambda text: -score(text, penalty))
+
+
+def plain_beam(
+    toy: Toy,
+    width: int,
+    penalty: float,
+    stopping: Any,
+    transformers: bool = False,
+    gaps: list[float] | None = None,
+) -> list[Text]:
+    """Beam search as a book has it: lists, sorted anew, every candidate of the vocabulary.
+
+    gaps: takes how far apart the numbers are that it compares.
+    """
+    live, done = [Text((), 0.0)], []
+    gaps = [] if gaps is None else gaps
+    for length in range(1, toy.max_tokens + 1):
+        candidates = [
+            (total + logprob, (*tokens, token))
+            for tokens, total in live
+            for token, logprob in sorted(toy.law(tokens).items(), key=lambda item: (-item[1], item[0]))
+        ]
+        candidates.sort(key=lambda candidate: -candidate[0])
+        most = max(2, 1 + len(toy.ends)) * width
+        gaps += apart([total for total, _ in candidates[: most + 1]])
+        candidates = candidates[:most]
+        done += [Text(tokens, total) for total, tokens in candidates[:width] if toy.ended(tokens)]
+        live = [Text(tokens, total) for total, tokens in candidates if not toy.ended(tokens)][:width]
+        done = best(done, penalty)
+        gaps += apart([score(text, penalty) for text in done])
+        done = done[:width]
+        if not live or (len(done) == width and stopping is True):
+            break
+        if len(done) == width:
+            lengths = {False: [length], "never": [length + 1, toy.max_tokens]}[stopping]
+            if transformers and stopping == "never":
+                lengths = [toy.max_tokens if penalty > 0 else length]
+            promised, worst = max(live[0].total / at**penalty for at in lengths), score(done[-1], penalty)
+            gaps += apart([promised, worst])
+            if promised <= worst:
+                break
+    return done
+
+
+def apart(values: list[float]) -> list[float]:
+    return [abs(one - other) for one, other in pairwise(values)]
 
 
 @dataclass(eq=False)
