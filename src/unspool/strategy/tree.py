@@ -92,7 +92,7 @@ class Tree:
             return f"  {node.total:.3f}, score {node.score:.4f}: result {self.results.index(at) + 1}"
         if node.fate == "finished":
             return f"  {node.total:.3f}, score {node.score:.4f}: finished"
-        return f"  {node.total:.3f}"
+        return f"  {node.total:.3f}{': dropped' * (node.fate == 'dropped')}"
 
 
 def _marked(nodes: list[int]) -> list[tuple[int, bool]]:
