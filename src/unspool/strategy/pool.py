@@ -66,7 +66,7 @@ class Pool:
         self.hypotheses = Hypotheses(capacity)
         self.live: dict[Any, Live] = {}
         self.chosen: list[int] = []
-        """The tokens that the last step chose: for beams to go on with, or to finish with."""
+        """The tokens that the last step chose, for beams to go on with or to finish with."""
         self._considered = max(2, 1 + len(task.end_ids)) * width
         self._promise = promise
         self._root = Live(0.0, 0, ROOT, progress)
@@ -130,11 +130,12 @@ class Pool:
         room = self.width - len(self.live)
         while queue and room:
             rank, candidate = queue.popleft()
-            if candidate.offer.token not in self.task.end_ids:
-                room -= 1
-            elif rank >= self.width or not self._takes(candidate):
-                continue
-            batch.append((rank, candidate))
+            ends = candidate.offer.token in self.task.end_ids
+            if not ends or rank < self.width:
+                self.chosen.append(candidate.offer.token)
+                room -= not ends
+                if not ends or self._takes(candidate):
+                    batch.append((rank, candidate))
         return batch
 
     def _takes(self, candidate: Candidate) -> bool:
@@ -156,7 +157,6 @@ class Pool:
             self._losers += [] if beaten is None else [beaten.branch]
         else:
             self.live[branch] = Live(total, length, node, candidate.progress)
-        self.chosen.append(candidate.offer.token)
         if self.tree is not None:
             self.tree.settle(node, "finished" if ended else "kept")
 
