@@ -12,14 +12,21 @@ from unspool.strategy.base import (
     Strategy,
     Task,
 )
+from unspool.strategy.beam import Beam
 from unspool.strategy.contrastive import Contrastive
+from unspool.strategy.diverse import DiverseBeam
 from unspool.strategy.exact import Exact
 from unspool.strategy.sample import Sample
+from unspool.strategy.sampled import BeamSample
 from unspool.strategy.stochastic_beam import StochasticBeam
+from unspool.strategy.tree import Tree
 
 __all__ = [
+    "Beam",
+    "BeamSample",
     "Branches",
     "Contrastive",
+    "DiverseBeam",
     "Exact",
     "Figures",
     "Law",
@@ -32,4 +39,5 @@ __all__ = [
     "StochasticBeam",
     "Strategy",
     "Task",
+    "Tree",
 ]
