@@ -22,15 +22,15 @@ from unspool.select import Choice, Tally, Vote
 MARK = r"#### (\S+)"
 
 
-def choose(drawn: Sequence[Candidate], vote: Vote | None = None) -> Choice:
-    return (vote or Vote(len(drawn), r"\w")).begin().choose(drawn)
+def choose(drawn: Sequence[Candidate], extract: Any = r"\w") -> Choice:
+    return Vote(len(drawn), extract).begin().choose(drawn)
 
 
 def test_the_majority_wins_and_everything_is_tallied() -> None:
     drawn = candidates(["a", "b", "b", "", "c", "b", "a"], [-1, -2, -4, -1, -1, -3, -2])
     choice = choose(drawn)
     assert choice.order == (1, 2, 5, 0, 6, 4, 3)  # the answers by votes, each one's samples in order
-    assert choice.scores == (2, 3, 3, 0, 1, 3, 2)
+    assert choice.scores == (2.0, 3.0, 3.0, 0.0, 1.0, 3.0, 2.0)
     assert choice.tally == (Tally("b", 3, -3.0), Tally("a", 2, -1.5), Tally("c", 1, -1.0))
     assert (choice.answer, choice.best, choice.considered) == ("b", 1, 7)
 
@@ -141,7 +141,7 @@ def drawn_of(said: Sequence[tuple[str, float]]) -> list[Candidate]:
 
 
 def endings(rest: int) -> Iterator[tuple[tuple[str, float], ...]]:
-    """All that the rest may say, up to the names of new answers; means at and within the ends of their range."""
+    """All that the rest may say, up to new answers' names; means at and within the ends of their range."""
     return product([*SAID, ("c", 0.0), ("c", -1.0), ("d", 0.0)], repeat=rest)
 
 
@@ -295,6 +295,6 @@ def raising(text: str) -> str:
 
 def test_a_function_that_raises_or_returns_what_cannot_be_hashed_is_named() -> None:
     with pytest.raises(ParameterError, match=r"extract=<function.*raising.*ValueError: odd, given 'a'"):
-        choose(candidates(["a"]), Vote(1, raising))
+        choose(candidates(["a"]), raising)
     with pytest.raises(ParameterError, match=r"must return something hashable, not \['a'\]"):
-        choose(candidates(["a"]), Vote(1, list))  # type: ignore[arg-type]
+        choose(candidates(["a"]), list)
