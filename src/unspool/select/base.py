@@ -77,7 +77,7 @@ class Chooser(Protocol):
         ...
 
     def choose(self, candidates: Sequence[Candidate]) -> Choice:
-        """The choice among candidates 0 to m - 1, all finished; at least one."""
+        """The choice among candidates 0 to m - 1, all finished: at least one, and all that were looked at."""
         ...
 
 
