@@ -12,6 +12,7 @@ struct Model;
 struct Step;
 struct RowFacts;
 struct SampleTask;
+struct OfferTask;
 enum class RowStatus : int32_t;
 
 struct Kernels {
@@ -29,6 +30,8 @@ struct Kernels {
   void (*sample)(const SampleTask& task, int n, const RowFacts& facts);
   // Or to the candidates that its chain leaves, how many of them to `count`, in the task's scratch.
   RowStatus (*find_law)(const SampleTask& task, int n, const RowFacts& facts, int& count);
+  // Or to the best of them, or the first that the noise draws.
+  void (*offer)(const SampleTask& task, const OfferTask& into, int n, const RowFacts& facts);
   // Reads that many bytes, for a probe of the memory's speed.
   int32_t (*read)(const uint8_t* data, size_t bytes);
 };

@@ -87,6 +87,22 @@ struct SampleTask {
   SampleScratch scratch;  // of the worker that holds this copy of the task
 };
 
+// What is wanted of each row's candidates, and unspool.sampling.offers.Offers as pointers, beside those of the task.
+struct OfferTask {
+  int count;       // M
+  bool perturbed;  // the first that the noise draws, not the most probable
+  bool log_rows;   // rules see log-probabilities, and scores are what they leave of them
+
+  int32_t* counts;             // [N]
+  int32_t* tokens;             // [N, M]
+  int32_t* ranks;              // [N, M]
+  double* scores;              // [N, M]
+  double* logprobs;            // [N, M]
+  double* processed_logprobs;  // [N, M]
+  double* surprises;           // [N, M]
+  double* variables;           // [N, M] exponential, of the noise
+};
+
 // What a row is before any rule. Its parts can be looked at and weighed by different workers: largest of largest,
 // sums of integers.
 struct RowFacts {

@@ -113,3 +113,5 @@ static RowStatus find_law(const SampleTask& task, int n, const RowFacts& facts, 
 }
 
 }  // namespace unspool::UNSPOOL_ISA
+
+#include "sample/offers.h"

@@ -403,14 +403,60 @@ nb::list laws(Pool& pool, const std::string& instruction_set, Logits logits, Vec
   return result;
 }
 
-template <class Function>
-void define(nb::module_& module, const char* name, Function function, const char* what) {
+nb::tuple offers(Pool& pool, const std::string& instruction_set, Logits logits, Vector<int32_t> rows,
+                 Vector<int32_t> chain_starts, Vector<int32_t> kinds, Values values, Vector<int64_t> token_starts,
+                 Vector<int32_t> tokens, Vector<float> amounts, Vector<uint64_t> keys, Vector<int32_t> positions,
+                 Vector<int32_t> sample_indices, Vector<int32_t> given, int num_logprobs, int count, bool perturbed,
+                 bool log_rows) {
+  const Plan plan = {rows,   chain_starts, kinds,     values,         token_starts, tokens,
+                     amounts, keys,         positions, sample_indices, given,        num_logprobs};
+  check(logits, plan);
+  if (count < 1 || count > kMaxVocabulary) {
+    refuse("count is " + std::to_string(count) + ", not in 1.." + std::to_string(kMaxVocabulary));
+  }
+  const Kernels& kernels_of_set = kernels(instruction_set);
+  const size_t n = rows.size(), best = static_cast<size_t>(num_logprobs);
+  const size_t most = std::min(static_cast<size_t>(count), logits.shape(1));
+  Results<int32_t> integers({4, n}), offered({2, n, most}), top_tokens({2, n, best});
+  Results<float> entropies({n}), top_logprobs({2, 2, n, best});
+  Results<double> figures({5, n, most});
+  SampleTask task = task_of(logits, plan);
+  task.tokens = integers.data();
+  task.status = integers.data() + n;
+  task.kept = integers.data() + 2 * n;
+  task.entropies = entropies.data();
+  task.top_tokens = top_tokens.data();
+  task.top_logprobs = top_logprobs.data();
+  const size_t all = n * most;
+  const OfferTask into = {static_cast<int>(most),
+                          perturbed,
+                          log_rows,
+                          integers.data() + 3 * n,
+                          offered.data(),
+                          offered.data() + all,
+                          figures.data(),
+                          figures.data() + all,
+                          figures.data() + 2 * all,
+                          figures.data() + 3 * all,
+                          figures.data() + 4 * all};
+  {
+    nb::gil_scoped_release released;
+    for_each_row(task, kernels_of_set, pool, [&](const SampleTask& mine, int row, const RowFacts& facts) {
+      kernels_of_set.offer(mine, into, row, facts);
+    });
+  }
+  return nb::make_tuple(integers.array(), entropies.array(), offered.array(), figures.array(), top_tokens.array(),
+                        top_logprobs.array());
+}
+
+template <class Function, class... Extra>
+void define(nb::module_& module, const char* name, Function function, const char* what, const Extra&... extra) {
   // No conversions: an array of another type would be cut to fit in silence.
   module.def(name, function, nb::arg("pool"), nb::arg("instruction_set"), nb::arg("logits").noconvert(),
              nb::arg("rows").noconvert(), nb::arg("chain_starts").noconvert(), nb::arg("kinds").noconvert(),
              nb::arg("values").noconvert(), nb::arg("token_starts").noconvert(), nb::arg("tokens").noconvert(),
              nb::arg("amounts").noconvert(), nb::arg("keys").noconvert(), nb::arg("positions").noconvert(),
-             nb::arg("sample_indices").noconvert(), nb::arg("given").noconvert(), nb::arg("num_logprobs"), what);
+             nb::arg("sample_indices").noconvert(), nb::arg("given").noconvert(), nb::arg("num_logprobs"), extra..., what);
 }
 
 }  // namespace
@@ -422,6 +468,10 @@ void bind_sample(nb::module_& module) {
   define(module, "laws", &laws,
          "Run each planned row's chain: (status, ids, logits) of the candidates that it leaves.\n\n"
          "Raises ValueError for a plan that does not fit the logits.");
+  define(module, "offers", &offers,
+         "Run each planned row's chain: the best candidates that it leaves, or the first that the noise draws.\n\n"
+         "Raises ValueError for a plan that does not fit the logits.",
+         nb::arg("count"), nb::arg("perturbed"), nb::arg("log_rows"));
 }
 
 }  // namespace unspool

@@ -16,6 +16,7 @@ const Kernels avx2_kernels = {
     avx2::weigh,
     avx2::sample,
     avx2::find_law,
+    avx2::offer,
     avx2::read,
 };
 }  // namespace unspool

@@ -16,6 +16,7 @@ const Kernels avx512_kernels = {
     avx512::weigh,
     avx512::sample,
     avx512::find_law,
+    avx512::offer,
     avx512::read,
 };
 }  // namespace unspool

@@ -17,6 +17,7 @@ const Kernels avxvnni_kernels = {
     avxvnni::weigh,
     avxvnni::sample,
     avxvnni::find_law,
+    avxvnni::offer,
     avxvnni::read,
 };
 }  // namespace unspool

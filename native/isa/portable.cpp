@@ -16,6 +16,7 @@ const Kernels portable_kernels = {
     portable::weigh,
     portable::sample,
     portable::find_law,
+    portable::offer,
     portable::read,
 };
 }  // namespace unspool

@@ -74,6 +74,26 @@ def sample(
     given: npt.NDArray[np.int32],
     num_logprobs: int,
 ) -> tuple[npt.NDArray[Any], ...]: ...
+def offers(
+    pool: Pool,
+    instruction_set: str,
+    logits: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.int32],
+    chain_starts: npt.NDArray[np.int32],
+    kinds: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float64],
+    token_starts: npt.NDArray[np.int64],
+    tokens: npt.NDArray[np.int32],
+    amounts: npt.NDArray[np.float32],
+    keys: npt.NDArray[np.uint64],
+    positions: npt.NDArray[np.int32],
+    sample_indices: npt.NDArray[np.int32],
+    given: npt.NDArray[np.int32],
+    num_logprobs: int,
+    count: int,
+    perturbed: bool,
+    log_rows: bool,
+) -> tuple[npt.NDArray[Any], ...]: ...
 def laws(
     pool: Pool,
     instruction_set: str,

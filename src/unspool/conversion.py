@@ -68,6 +68,22 @@ def whole(name: str, value: Any) -> int:
     return number
 
 
+def whole_between(name: str, value: Any, low: int, high: int) -> int:
+    """A whole number from ``low`` to ``high``, as an int."""
+    number = index(value)
+    if number is None or not low <= number <= high:
+        raise refuse(name, value, f"a whole number from {low} to {high}")
+    return number
+
+
+def number_between(name: str, value: Any, low: float, high: float) -> float:
+    """A real number from ``low`` to ``high``, as a float."""
+    given = number(name, value)
+    if not low <= given <= high:
+        raise refuse(name, value, f"a number from {low:g} to {high:g}")
+    return given
+
+
 def index(value: Any) -> int | None:
     """A whole number of any kind as an int; None for everything else, True and False included."""
     if isinstance(value, bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from unspool.cache import blocks_for_memory, blocks_for_tokens
+from unspool.combine import Guidance, Place
 from unspool.engine.branch import text_of
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.engine.request import Request
+from unspool.engine.source import Source
 from unspool.engine.stats import EngineStats
 from unspool.errors import ModelFileError, ParameterError, SettingsWarning, UnspoolError, shown
 from unspool.params import SamplingParams, Settings
@@ -81,6 +83,8 @@ class LLM:
         loaded = load(model)
         backend = CpuBackend(loaded.spec, loaded.tensors, threads=threads)
         loaded.release_pages()
+        self._loaded: LoadedModel | None = loaded
+        self._threads = threads
         self._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
 
     @classmethod
@@ -96,6 +100,7 @@ class LLM:
     ) -> LLM:
         """An LLM whose steps another backend computes, which must not have been allocated yet."""
         made = cls.__new__(cls)
+        made._loaded, made._threads = None, None
         made._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
         return made
 
@@ -357,11 +362,51 @@ class LLM:
 
     def prepare(self, prompt: Any, params: SamplingParams) -> Request:
         """The request of one prompt, checked. Raises as ``generate`` does."""
-        return self._prepare(self._encode(prompt), params)
+        return self._prepare(self._encode(prompt), params, self._encode)
 
-    def _prepare(self, ids: list[int], params: SamplingParams) -> Request:
+    def _source(
+        self, ids: list[int], params: SamplingParams, negative: Callable[[str], list[int]]
+    ) -> Source | None:
+        """What a request's rows are made of. Raises ``ParameterError`` where that does not fit the model."""
+        combination = params.source
+        if params.guidance_scale is not None and params.guidance_scale != 1:
+            prompt = params.negative_prompt
+            combination = Guidance(
+                params.guidance_scale, negative(prompt) if isinstance(prompt, str) else prompt or ()
+            )
+        if combination is None or not ids:
+            return None
+        return combination.tracks(Place(ids, self.spec, self._attach))
+
+    def _attach(self, other: LLM) -> str:
+        """Give another model a place beside this one; the name of its backend there.
+
+        Its tensors are read again, for a cache of this engine's own. Raises ``ParameterError``.
+        """
+        if other._loaded is None or self._loaded is None:
+            raise ParameterError("an amateur is read from its file: one made with with_backend cannot be")
+        mine, theirs = self._loaded.tokenizer, other._loaded.tokenizer
+        if mine.vocab_size != theirs.vocab_size or any(
+            mine.id_to_token(token) != theirs.id_to_token(token) for token in range(mine.vocab_size)
+        ):
+            raise ParameterError(
+                f"{self.spec.name} and {other.spec.name} have different vocabularies: rows do not combine"
+            )
+        name = f"{other.path}"
+        if name not in self.engine.homes:
+            from unspool.backend.cpu import CpuBackend
+
+            backend = CpuBackend(other._loaded.spec, other._loaded.tensors, threads=self._threads)
+            other._loaded.release_pages()
+            self.engine.attach(name, backend, self.engine.main.pool.num_blocks)
+        return name
+
+    def _prepare(
+        self, ids: list[int], params: SamplingParams, negative: Callable[[str], list[int]]
+    ) -> Request:
         """The request of a prompt's token ids; warns where its settings may make it ramble."""
-        request = self.engine.prepare(ids, self._words.with_token_ids(params))
+        params = self._words.with_token_ids(params)
+        request = self.engine.prepare(ids, params, source=self._source(ids, params, negative))
         for warning in warnings_of(vars(request.params)):
             warnings.warn(warning, SettingsWarning, stacklevel=4)
         return request
@@ -414,6 +459,8 @@ class LLM:
                 done = flight.done  # looked at first: another thread may be in a step that puts out the last
                 while flight.outbox:
                     yield with_dropped(flight.outbox.popleft(), dropped_messages)
+            for chunk in flight.conclude():
+                yield with_dropped(chunk, dropped_messages)
         finally:
             engine.cancel(flight)
         if flight.error is not None:
@@ -446,7 +493,11 @@ class LLM:
             ids, dropped = self._encode_chat(kept, continue_final_message), len(messages) - len(kept)
         if params.max_tokens is None and len(ids) < room:
             params = replace(params, max_tokens=min(CHAT_MAX_TOKENS, room - len(ids)))
-        return self._prepare(ids, params), dropped
+
+        def negative(text: str) -> list[int]:
+            return self._encode_chat([{"role": "user", "content": text}], False)
+
+        return self._prepare(ids, params, negative), dropped
 
     def _encode_chat(self, messages: Sequence[Message], continue_final_message: bool) -> list[int]:
         from unspool.model.chat_template import encode_chat
@@ -464,8 +515,13 @@ class LLM:
 def result_of(flight: Flight) -> Generation | Exception:
     """What a flight came to: a result, or an error, which may be a caller's own rule's."""
     error = flight.error
-    if error is None or isinstance(error, Exception):
-        return error or flight.generation()
+    if isinstance(error, Exception):
+        return error
+    if error is None:
+        try:
+            return flight.generation()
+        except Exception as raised:  # by its selection
+            return raised
     ended = UnspoolError(f"request {flight.number} ended with {type(error).__name__}, from its own code")
     ended.__cause__ = error
     return ended

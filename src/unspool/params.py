@@ -5,13 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from unspool import conversion, translation
 from unspool.errors import ParameterError, shown
 from unspool.sampling.rules import Processor, Scope
 from unspool.sampling.settings import RuleSettings, compile_chain
 from unspool.task_presets import TASK_PRESETS
+
+if TYPE_CHECKING:
+    from unspool.combine.base import Combination
+    from unspool.select.base import Selection
+    from unspool.strategy.base import Method
 
 
 class Settings(TypedDict, total=False):
@@ -63,6 +68,11 @@ class Settings(TypedDict, total=False):
     ignore_eos: bool
     seed: int | None
     n: int
+    strategy: Method | None
+    source: Combination | None
+    guidance_scale: float | None
+    negative_prompt: str | Sequence[int] | None
+    select: Selection | None
     logprobs: int
     prompt_logprobs: int | None
     trace: bool
@@ -190,7 +200,19 @@ class SamplingParams:
     seed: int | None = None
     """Fixes every draw; 0 to 2**64 - 1. ``None``: drawn, and returned with the result."""
     n: int = 1
-    """How many samples to draw of the prompt; 1 to 4096. They differ under one seed."""
+    """How many results to return; 1 to 4096. Samples differ under one seed; a search's come best first."""
+    strategy: Method | None = None
+    """How branches grow: ``None`` draws each token; else a search, such as ``Beam(width=4)``."""
+    source: Combination | None = None
+    """What else the rows are made of: ``ContrastiveDecoding(amateur)``, ``DoLa()``."""
+    guidance_scale: float | None = None
+    """Classifier-free guidance (Sanchez et al. 2023): logits are u + g (c - u), with u those after the
+    negative prompt; 0 to 1e4, 1 is off."""
+    negative_prompt: str | Sequence[int] | None = None
+    """What guidance leads away from: text or token ids (in a chat, a user's message). ``None``: the prompt's
+    last token alone, as in Transformers."""
+    select: Selection | None = None
+    """How one of many samples is chosen: ``BestOf(8)``, ``MBR(16)``, ``Vote(16, extract=...)``."""
     logprobs: int = 0
     """How many of the most probable tokens to report beside each drawn one; 0 to 32."""
     prompt_logprobs: int | None = None
@@ -222,12 +244,32 @@ class SamplingParams:
             conversion.flag(name, getattr(self, name))
         for name, convert in _LISTED.items():
             object.__setattr__(self, name, convert(name, getattr(self, name)))
+        self._check_methods()
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise conversion.refuse("cache_salt", self.cache_salt, "a string")
         if self.preset is not None:
             conversion.choice("preset", self.preset, tuple(TASK_PRESETS))
         self._check_companions()
         compile_chain(self.rule_settings(end_ids=(0,), words=False))  # checks ranges and order
+
+    def _check_methods(self) -> None:
+        """Refuse what is no strategy, source or selection, and what has no meaning beside them."""
+        for name, needed in _METHODS.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, type) or not hasattr(value, needed)):
+                raise conversion.refuse(name, value, METHODS_ALLOWED[name])
+        if self.select is not None and self.n != 1:
+            raise ParameterError(
+                f"n={self.n} and select={shown(self.select)}: a selection says how many it chooses from, and "
+                "all of them are returned, best first"
+            )
+        if self.guidance_scale is not None and not 0 <= self.guidance_scale <= 1e4:
+            raise conversion.refuse("guidance_scale", self.guidance_scale, "a number from 0 to 1e4")
+        if self.negative_prompt is not None and not isinstance(self.negative_prompt, str):
+            ids = conversion.token_ids("negative_prompt", self.negative_prompt)
+            object.__setattr__(self, "negative_prompt", ids)
+        if self.guidance_scale is not None and self.source is not None:
+            raise ParameterError("guidance_scale and source both say what rows are made of: give one of them")
 
     def _check_companions(self) -> None:
         """Refuse a setting of a rule that nothing turns on: it would be dropped in silence."""
@@ -363,6 +405,7 @@ _NUMBERS = (
     "presence_penalty",
     "dry_multiplier",
     "dry_base",
+    "guidance_scale",
 )
 """Settings that are real numbers; their ranges are the rules' own to check."""
 
@@ -377,8 +420,18 @@ _COMPANIONS = {
     "dry_base": "dry_multiplier",
     "dry_allowed_length": "dry_multiplier",
     "dry_sequence_breakers": "dry_multiplier",
+    "negative_prompt": "guidance_scale",
 }
 """Settings of a rule, and the one that turns it on."""
+
+_METHODS = {"strategy": "begin", "source": "tracks", "select": "choose"}
+"""What each kind of method can do at least."""
+
+METHODS_ALLOWED = {
+    "strategy": "a strategy such as unspool.Beam(width=4), or None",
+    "source": "a source such as unspool.DoLa(), or None",
+    "select": "a selection such as unspool.MBR(n=16), or None",
+}
 
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
 

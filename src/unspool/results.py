@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from unspool.select.base import Choice
+    from unspool.strategy.tree import Tree
 
 FinishReason = Literal["stop", "length"]
 
@@ -214,11 +218,20 @@ class Candidate:
     """``"stop"``: an end-of-text token, a stop token or a stop string. ``"length"``: ``max_tokens``."""
     stop_reason: str | int | None
     """The stop string or the token id that ended the text; ``None`` for ``"length"``."""
+    score: float | None = None
+    """What a search ranks results by: a beam's ``total`` over a power of the length; ``None``: sampled."""
+    total: float | None = None
+    """The sum of processed log-probabilities that the score is made of, the token that ended it included."""
 
     @property
     def logprob(self) -> float:
         """Sum of the tokens' log-probabilities under the model's own law, in nats."""
         return math.fsum(token.logprob for token in self.tokens)
+
+    @property
+    def processed_logprob(self) -> float:
+        """Sum of the tokens' log-probabilities under the laws that they were drawn from, in nats."""
+        return math.fsum(token.processed_logprob for token in self.tokens)
 
     @property
     def mean_logprob(self) -> float:
@@ -239,7 +252,8 @@ class Generation:
     """
 
     candidates: list[Candidate]
-    """All samples, in sample order; one unless ``n`` was given."""
+    """All samples, in sample order; one unless ``n`` was given. Those of a search, or that were selected
+    from, come best first."""
     seed: int
     """The seed that the tokens were drawn with: given again, it gives the same tokens."""
     usage: Usage
@@ -248,6 +262,10 @@ class Generation:
     """How many of a chat's oldest messages did not fit in the context and were left out."""
     prompt_tokens: tuple[PromptToken, ...] = ()
     """The prompt's tokens with their figures; with ``prompt_logprobs``."""
+    choice: Choice | None = None
+    """What a selection made of its candidates, numbered in sample order; with ``select``."""
+    tree: Tree | None = None
+    """What a beam search considered, kept and ended, step by step; with ``trace``."""
 
     @property
     def text(self) -> str:

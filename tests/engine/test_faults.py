@@ -41,7 +41,7 @@ from unspool.sampling.noise import mix
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law
 from unspool.speculate import DraftTree
-from unspool.strategy import Sample
+from unspool.strategy import Sample, Strategy
 
 POISON = 5
 """A token that no healthy request of these tests has in its prompt."""
@@ -278,13 +278,13 @@ class Throwing(Lanes):
             raise CallerError("mine")
 
 
-class ThrowingFork:
+class ThrowingFork(Strategy):
     """A strategy that throws when it has just forked, before the fork has its place."""
 
     width, together = 1, True
 
     def grow(self, frontier: Any, branches: Any) -> None:
-        for branch, token, figures in frontier:
+        for branch, token, figures, *_ in frontier:
             branches.append(branch, token, figures)
             branches.commit(branch)
         branches.fork(frontier[0].branch)
@@ -300,7 +300,7 @@ class ThrowingBeam(Beam):
             raise CallerError("mine")
 
 
-class Idle:
+class Idle(Strategy):
     """A strategy that leaves its branches as they are."""
 
     width = 2

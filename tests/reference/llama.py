@@ -22,6 +22,7 @@ import numpy.typing as npt
 from unspool.backend.base import BLOCK_SIZE, Float32Array, Int32Array, StepBatch, StepOutput
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
+from unspool.sampling.offers import Offers, offers
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law, laws, sample
 
@@ -131,6 +132,17 @@ class ReferenceBackend:
 
     def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
         return laws(output.logits.numpy(), plan)
+
+    def offers(
+        self,
+        output: StepOutput,
+        plan: SamplePlan,
+        count: int,
+        *,
+        perturbed: bool = False,
+        log_rows: bool = False,
+    ) -> Offers:
+        return offers(output.logits.numpy(), plan, count, perturbed=perturbed, log_rows=log_rows)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         for source, target in pairs:

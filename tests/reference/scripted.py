@@ -9,6 +9,7 @@ import numpy as np
 from tests.reference.llama import ReferenceLogits
 from unspool.backend.base import Int32Array, StepBatch, StepOutput
 from unspool.model.spec import ModelSpec
+from unspool.sampling.offers import Offers, offers
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law, laws, sample
 
@@ -41,6 +42,17 @@ class ScriptedBackend:
 
     def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
         return laws(output.logits.numpy(), plan)
+
+    def offers(
+        self,
+        output: StepOutput,
+        plan: SamplePlan,
+        count: int,
+        *,
+        perturbed: bool = False,
+        log_rows: bool = False,
+    ) -> Offers:
+        return offers(output.logits.numpy(), plan, count, perturbed=perturbed, log_rows=log_rows)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         """Nothing is cached."""

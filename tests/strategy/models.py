@@ -18,6 +18,7 @@ from unspool.engine.flight import Flight
 from unspool.model.tensor import TensorType
 from unspool.params import SamplingParams
 from unspool.results import Candidate
+from unspool.sampling.offers import Offers, offers
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law
 
@@ -59,6 +60,17 @@ class Recording:
 
     def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
         return self.backend.laws(output, plan)
+
+    def offers(
+        self,
+        output: StepOutput,
+        plan: SamplePlan,
+        count: int,
+        *,
+        perturbed: bool = False,
+        log_rows: bool = False,
+    ) -> Offers:
+        return offers(output.logits.numpy(), plan, count, perturbed=perturbed, log_rows=log_rows)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         self.copied += len(pairs)

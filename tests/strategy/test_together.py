@@ -29,7 +29,7 @@ from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.errors import ContextLengthError, RowError
 from unspool.speculate import DraftTree
-from unspool.strategy import Branches, RowResult, Sample
+from unspool.strategy import Branches, RowResult, Sample, Strategy
 
 PROMPT = words(37, seed=3)
 ROW = plain_rows(PROMPT)
@@ -280,7 +280,7 @@ def test_a_guessed_row_without_a_law_keeps_branches_together() -> None:
                     rows[r, 0] = np.nan
             return output
 
-    class Two:
+    class Two(Strategy):
         """Two branches; the second takes token 7 at its third place."""
 
         width, together = 2, True
@@ -288,7 +288,7 @@ def test_a_guessed_row_without_a_law_keeps_branches_together() -> None:
 
         def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:
             self.seen.append(len(frontier))
-            for branch, token, figures in frontier:
+            for branch, token, figures, *_ in frontier:
                 third = branch.index == 1 and len(branch.token_ids) == 2
                 branches.append(branch, 7 if third else token, figures)
 
@@ -317,13 +317,13 @@ def test_a_strategy_may_drop_the_branch_that_went_ahead() -> None:
     assert candidates(make_native(), PROMPT, strategy=Rejecting(3), **asked) == alone[1:]
 
 
-class Branching:
+class Branching(Strategy):
     """Each branch takes its tokens as they come, and forks once on the way."""
 
     width, together = 1, False
 
     def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:
-        for branch, token, figures in frontier:
+        for branch, token, figures, *_ in frontier:
             twin = branches.fork(branch) if len(branch.token_ids) == 4 and branch.index == 0 else None
             branches.append(branch, token, figures)
             branches.commit(branch)

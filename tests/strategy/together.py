@@ -10,13 +10,13 @@ import numpy as np
 from tests.strategy.models import Alone, native
 from unspool.backend.base import Float32Array
 from unspool.sampling.distribution import Distribution
-from unspool.strategy import Branches, RowResult
+from unspool.strategy import Branches, RowResult, Strategy
 
 Hypothesis = tuple[tuple[int, ...], float]
 """Tokens and their summed log-probability."""
 
 
-class Beam:
+class Beam(Strategy):
     """Every branch goes on with each of the ``per_row`` most probable tokens; the best ``width`` live.
 
     Tokens stay provisional until ``length`` of them are there; then all branches are committed at once.
@@ -78,7 +78,7 @@ def enumerate_beam(
     return live
 
 
-class Lanes:
+class Lanes(Strategy):
     """``width`` samples, one token each at a time, none of them final before all have ``length``."""
 
     together = True
@@ -87,7 +87,7 @@ class Lanes:
         self.width, self.length, self.every = width, length, every
 
     def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:
-        for branch, token, figures in frontier:
+        for branch, token, figures, *_ in frontier:
             branches.append(branch, token, figures)
             count = len(branch.token_ids)
             if count == self.length:

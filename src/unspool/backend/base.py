@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unspool.model.spec import ModelSpec
+from unspool.sampling.offers import Offers
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law
 
@@ -99,6 +100,18 @@ class Backend(Protocol):
 
     def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
         """What each planned row's chain makes of it, without a draw, in one call."""
+        ...
+
+    def offers(
+        self,
+        output: StepOutput,
+        plan: SamplePlan,
+        count: int,
+        *,
+        perturbed: bool = False,
+        log_rows: bool = False,
+    ) -> Offers:
+        """The ``count`` best candidates that each planned row's chain leaves, in one call."""
         ...
 
     def copy_slots(self, pairs: Int32Array) -> None:

@@ -14,6 +14,7 @@ from unspool.backend.threads import shared_pool
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
 from unspool.model.tensor import Tensor
+from unspool.sampling.offers import Offers
 from unspool.sampling.plan import RowResults, RowStatus, SamplePlan
 from unspool.sampling.sampler import Law
 
@@ -145,6 +146,27 @@ class CpuBackend:
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
         return [(RowStatus(status), ids, logits) for status, ids, logits in found]
+
+    def offers(
+        self,
+        output: StepOutput,
+        plan: SamplePlan,
+        count: int,
+        *,
+        perturbed: bool = False,
+        log_rows: bool = False,
+    ) -> Offers:
+        """The ``count`` best candidates that each planned row's chain leaves, in one call."""
+        try:
+            made = _native.offers(
+                self._pool,
+                self.instruction_set,
+                output.logits.numpy(),
+                *(*plan.arrays(), count, perturbed, log_rows),
+            )
+        except (ValueError, RuntimeError) as error:
+            raise BackendError(str(error)) from error
+        return Offers(*made)
 
     def copy_slots(self, pairs: Int32Array) -> None:
         """Copy keys and values ``pairs[:, 0] -> pairs[:, 1]`` ([N, 2] slots) in every layer, in order."""

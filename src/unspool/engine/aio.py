@@ -61,6 +61,9 @@ class EngineThread:
                     yield flight.outbox.popleft()
                 if flight.done and not flight.outbox:
                     break
+            if request.select is not None:
+                for chunk in await loop.run_in_executor(None, flight.conclude):
+                    yield chunk
         finally:
             self._flights.discard(flight)
             self.engine.cancel(flight)

@@ -67,6 +67,7 @@ class StepBuilder:
         contexts: list[int] = []
         rows: list[int] = []
         exits: list[int] = []
+        hidden: list[int] = []
         early = False
         for branch in branches:
             for track in branch.tracks:
@@ -86,6 +87,9 @@ class StepBuilder:
                 contexts.append(start)
                 track.row = len(rows)
                 self._want(branch, track, first, rows, exits)
+                if branch.request.strategy.want.hidden and track is branch.tracks[0]:
+                    branch.hidden_row = len(hidden)
+                    hidden += range(first + max(0, branch.known - start), first + count)
         if not tokens:
             return None
         # The arrays are parts of one: for few tokens, making arrays would be most of the work.
@@ -101,7 +105,7 @@ class StepBuilder:
             block_table=self._table_rows.of(tables),
             context_lens=whole[ends : ends + runs],
             rows=whole[ends + runs : ends + runs + wanted],
-            hidden_rows=NO_TOKENS,
+            hidden_rows=np.array(hidden, dtype=np.int32) if hidden else NO_TOKENS,
             exits=np.array(exits, dtype=np.int32) if early else None,
         )
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from unspool.engine.request import Read
 from unspool.engine.stop import StopMatcher
 from unspool.engine.track import Track
@@ -69,6 +72,9 @@ class Branch:
     drafted: the guesses that run with it in the step under way.
     row: whether that step computes its last token, whose row is wanted.
     reader: takes the row of each of the prompt's tokens, if it has one; read: how many it has taken.
+    score: what results are ranked by, and total: the sum that it is made of, where the strategy says so.
+    states: hidden states of its first tokens, piece by piece, where the strategy wants them; known: of how
+        many tokens. hidden_row: the first of its hidden states in the step under way.
     """
 
     __slots__ = (
@@ -81,8 +87,10 @@ class Branch:
         "finish_reason",
         "flight",
         "growing",
+        "hidden_row",
         "index",
         "kept",
+        "known",
         "matcher",
         "memory",
         "order",
@@ -93,13 +101,16 @@ class Branch:
         "request",
         "row",
         "running",
+        "score",
         "shown",
         "shown_tokens",
+        "states",
         "stop_reason",
         "times",
         "token_ids",
         "tokenizer",
         "told",
+        "total",
         "tracks",
     )
 
@@ -138,6 +149,10 @@ class Branch:
         self.growing = True
         self.running = self.row = self.told = False
         self.drafted: Drafted | None = None
+        self.score: float | None = None
+        self.total = 0.0
+        self.states: list[npt.NDArray[np.float32]] = []
+        self.known = self.hidden_row = 0
 
     @property
     def length(self) -> int:
@@ -208,10 +223,50 @@ class Branch:
         memory = None if self.memory is None else self.memory.fork()
         twin = Branch(self.flight, index, tracks, self.detokenizer.fork(), self.tokenizer, memory)
         twin.matcher = None if self.matcher is None else self.matcher.fork()
-        for name in ("token_ids", "figures", "pieces", "ends", "times"):
+        for name in ("token_ids", "figures", "pieces", "ends", "times", "states"):
             setattr(twin, name, getattr(self, name).copy())
-        twin.final = self.final
+        twin.final, twin.known = self.final, self.known
         return twin
+
+    def fork_back(self, index: int, length: int) -> Branch:
+        """A branch of the first ``length`` tokens alone, final as they were, whose row is still to come."""
+        request = self.request
+        memory = request.chain.memory(request.prompt)
+        tracks = [track.fork() for track in self.tracks]
+        twin = Branch(self.flight, index, tracks, self.flight.new_detokenizer(), self.tokenizer, memory)
+        for token, figures, time in zip(self.token_ids[:length], self.figures, self.times, strict=False):
+            twin.append(token, figures)
+            twin.commit(time)
+        for track in tracks:
+            track.truncate(len(track.prefix) + length - 1)
+        twin.states, twin.known = self.states.copy(), self.known
+        twin.forget_states(len(request.prompt) + length - 1)
+        return twin
+
+    def take_states(self, states: npt.NDArray[np.float32]) -> None:
+        """Keep the hidden states, [n, hidden_size], of the next n of its tokens."""
+        self.states.append(states)
+        self.known += len(states)
+
+    def forget_states(self, length: int) -> None:
+        """Keep the hidden states of the first ``length`` tokens alone."""
+        while self.known > length:
+            last = self.states.pop()
+            self.known -= len(last)
+            if self.known < length:
+                self.take_states(last[: length - self.known])
+
+    def hidden(self, first: int) -> npt.NDArray[np.float32]:
+        """[n, hidden_size] the hidden states that are known, from position ``first`` on."""
+        if len(self.states) == 1 and first == 0:
+            return self.states[0]
+        pieces, at = [], self.known
+        for piece in reversed(self.states):
+            at -= len(piece)
+            pieces.append(piece[max(0, first - at) :])
+            if at <= first:
+                break
+        return np.concatenate(pieces[::-1])
 
     @property
     def holds_blocks(self) -> bool:
@@ -282,20 +337,28 @@ class Branch:
         """What became certain since the last chunk: text past every possible stop, and its tokens."""
         if self.told:
             return None
-        if self.finish_reason is not None:
-            self.told = True
-            safe, upto = self.cut, self.kept
-        else:
-            safe = self.length if self.matcher is None else self.matcher.safe
-            upto = self._certain_tokens(safe)
+        self.told = self.finish_reason is not None
+        safe, upto = self.certain
         if self.finish_reason is None and safe == self.shown and upto == self.shown_tokens:
             return None
+        return self.show(safe, upto, self.index)
+
+    @property
+    def certain(self) -> tuple[int, int]:
+        """How many characters, and how many tokens, stay as they are whatever this branch goes on with."""
+        if self.finish_reason is not None:
+            return self.cut, self.kept
+        safe = self.length if self.matcher is None else self.matcher.safe
+        return safe, self._certain_tokens(safe)
+
+    def show(self, safe: int, upto: int, index: int) -> Chunk:
+        """The text up to character ``safe`` and the tokens before ``upto``, from the last chunk on."""
         first = self.shown_tokens
         base = self.ends[first - 1] if first > 0 else 0
         text = "".join(self.pieces[first:])[self.shown - base : safe - base]
         tokens = tuple(self.tokens(first, upto))
         self.shown, self.shown_tokens = safe, upto
-        return Chunk(text, tokens, self.index, self.finish_reason, self.stop_reason)
+        return Chunk(text, tokens, index, self.finish_reason, self.stop_reason)
 
     def _certain_tokens(self, safe: int) -> int:
         """How many tokens stay whatever follows, with the text that they have now.
@@ -317,6 +380,8 @@ class Branch:
             tokens=self.tokens(0, self.kept),
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
+            score=self.score,
+            total=None if self.score is None else self.total,
         )
 
 

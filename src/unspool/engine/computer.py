@@ -12,6 +12,7 @@ from unspool.engine.batch import StepBuilder
 from unspool.engine.branch import Branch
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.host import Fail, Host
+from unspool.engine.offer_sampler import OfferSampler
 from unspool.engine.row_sampler import Drawn, Fault, RowSampler, Wanted, output_of
 from unspool.errors import ParameterError
 
@@ -37,7 +38,12 @@ class Computer:
         self.host = host
         self.forward_seconds = 0.0
         self.sampler = RowSampler(main.backend, host)
+        self.offers = OfferSampler(self.sampler)
         self._steps = {home: StepBuilder(home) for home in homes}
+
+    def attach(self, home: CachedBackend) -> None:
+        """Compute on a further backend too."""
+        self._steps[home] = StepBuilder(home)
 
     def compute(self, branches: Sequence[Branch]) -> list[Drawn]:
         """Compute what is planned, and draw from the rows that are wanted.
@@ -66,7 +72,18 @@ class Computer:
             if step is not None:
                 outputs[home] = home.backend.forward(step)
         self.forward_seconds += perf_counter() - built
+        for branch in branches:
+            if branch.request.strategy.want.hidden:
+                self._take_states(branch, outputs)
         return self._draw(branches, outputs)
+
+    def _take_states(self, branch: Branch, outputs: Outputs) -> None:
+        """Keep the hidden states of the tokens that a branch's first track has run."""
+        track = branch.tracks[0]
+        count = track.start + len(track.run) - branch.known
+        if track.run and count > 0:
+            states = outputs[track.home].hidden[branch.hidden_row : branch.hidden_row + count]
+            branch.take_states(states.copy())
 
     def _draw(self, branches: Sequence[Branch], outputs: Outputs) -> list[Drawn]:
         """Draw from the rows of one track as they lie, and from combined ones."""
@@ -87,8 +104,17 @@ class Computer:
                     Wanted(branch, node, first + 1 + node) for node in range(-1, len(branch.drafted.tree))
                 )
         if wanted:
-            drawn += self._settled(*self.sampler.draw(wanted, outputs[self.main]))
+            drawn += self._sample(wanted, outputs[self.main])
         return drawn
+
+    def _sample(self, wanted: list[Wanted], output: StepOutput, combined: bool = False) -> list[Drawn]:
+        """Draw from rows, or take what they offer, as each request's strategy wants it."""
+        offered = [row for row in wanted if row.branch.request.offered]
+        if not offered:
+            return self._settled(*self.sampler.draw(wanted, output, combined))
+        drawn = self._settled(*self.offers.take(offered, output))
+        plain = [row for row in wanted if not row.branch.request.offered]
+        return drawn + (self._settled(*self.sampler.draw(plain, output, combined)) if plain else [])
 
     def _settled(self, drawn: list[Drawn], faults: list[Fault]) -> list[Drawn]:
         """End the requests whose rows have no law; what is left. A guess's row may never be needed."""
@@ -142,7 +168,7 @@ class Computer:
         if not branch.growing:
             return []
         wanted = [Wanted(branch, node, 1 + node) for node in range(-1, nodes)]
-        return self._settled(*self.sampler.draw(wanted, output_of(combined), combined=True))
+        return self._sample(wanted, output_of(combined), combined=True)
 
     def _checked(self, row: object) -> Float32Array:
         """A combined row, if it is one. Raises ``ParameterError``."""

@@ -155,6 +155,22 @@ class Engine:
         self.wake()
         return flight
 
+    def attach(self, name: str, backend: Backend, num_blocks: int) -> None:
+        """Give tracks a further backend, with a cache of its own, after the step under way.
+
+        Nothing happens where there is one of that name.
+        """
+
+        def attach() -> None:
+            if name not in self.homes:
+                self.homes[name] = home
+                self.scheduler.homes.append(home)
+                self.computer.attach(home)
+                self.step_tokens = self.scheduler.step_tokens = min(self.step_tokens, backend.max_step_tokens)
+
+        home = CachedBackend(name, backend, num_blocks, sharing=self.main.sharing)
+        self._turns.between_steps(attach)
+
     def cancel(self, flight: Flight, error: UnspoolError | None = None) -> None:
         """End a flight, if it has not ended, with an error; its blocks are free before the next step."""
         if flight.done or self.forked:
@@ -266,13 +282,14 @@ class Engine:
             flight.prompt_figures = PromptFigures(request, self.computer.sampler, self.vocabulary)
             reader = flight.prompt_figures.read
         branches = []
+        flight.new_detokenizer = partial(self.new_detokenizer, request.params.skip_special_tokens)
         for index in range(request.strategy.width):
             if request.source is None:
                 tracks = [Track(self.main, request.prompt, None, salt)]
             else:
                 specs = request.source.tracks
                 tracks = [Track(self.homes[s.backend], list(s.prefix), s.exits, salt) for s in specs]
-            detokenizer = self.new_detokenizer(request.params.skip_special_tokens)
+            detokenizer = flight.new_detokenizer()
             own = memory if memory is None or index == 0 else memory.fork()
             reads = reader if index == 0 else None
             branches.append(Branch(flight, index, tracks, detokenizer, self.vocabulary, own, reads))
@@ -319,11 +336,11 @@ class Engine:
             frontier = []
             if flight.done:  # it failed in another part of a step that was computed in parts
                 continue
-            for branch, node, token, figures in group:
+            for branch, node, token, figures, offers, law in group:
                 if branch.drafted is not None:
                     branch.drafted.rows[node] = (token, figures)
                 if node < 0:
-                    frontier.append(RowResult(branch, token, figures))
+                    frontier.append(RowResult(branch, token, figures, offers, law))
             self.host.run(flight, partial(flight.grow, frontier, now), self._fail)
 
     def _finish_step(self, planned: list[Branch], flights: dict[Flight, None]) -> None:

@@ -8,12 +8,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from unspool.engine.branch import Branch
+import numpy as np
+import numpy.typing as npt
+
+from unspool.engine.agreement import Agreement
+from unspool.engine.branch import Branch, Detokenizer
 from unspool.engine.request import Request
 from unspool.errors import UnspoolError
-from unspool.results import Chunk, FinishReason, Generation, Spread, Timing, Usage
+from unspool.results import Candidate, Chunk, FinishReason, Generation, Spread, Timing, Usage
+from unspool.select import Choice, Selection
 from unspool.strategy import Figures, RowResult
 
 if TYPE_CHECKING:
@@ -68,6 +73,13 @@ class Flight:
         """Branches that this step made."""
         self.prompt_figures: PromptFigures | None = None
         """How probable the prompt's tokens were, if that was asked for."""
+        self.new_detokenizer: Callable[[], Detokenizer]
+        """Makes one for a branch that begins."""
+        self.choice: Choice | None = None
+        """What the selection has made of the candidates."""
+        self._finished: list[Candidate | None] = []
+        """Of a selection, the samples that have ended, in sample order."""
+        self._agreement = Agreement() if request.revises else None
         self._now = 0.0
         self._frontier: dict[Branch, RowResult] = {}
         self._lengths: dict[Branch, int] = {}
@@ -91,6 +103,8 @@ class Flight:
         while rows:
             self._grow(rows)
             rows = self._drafted_rows() if self.request.proposer is not None else ()
+        if self.request.select is not None and not self.request.strategy.revises:
+            self._settle(self.request.select)
 
     def _grow(self, rows: Sequence[RowResult]) -> None:
         """Let the strategy grow branches once.
@@ -105,6 +119,22 @@ class Flight:
                     f"the strategy of request {self.number} has neither given branch {branch.index} a token "
                     "nor ended it"
                 )
+
+    def _settle(self, select: Selection) -> None:
+        """End the samples that can no longer change what is chosen, and forget those that came too early.
+
+        Raises what the selection does.
+        """
+        for at, branch in enumerate(self.branches):
+            if at == len(self._finished):
+                self._finished.append(None)
+            if self._finished[at] is None and not branch.growing:
+                self._finished[at] = branch.candidate()
+        decided = select.settled(self._finished)
+        if decided is not None and decided < len(self.branches):
+            for branch in self.branches[decided:]:
+                self.drop(branch)
+            del self._finished[decided:]
 
     def _drafted_rows(self) -> list[RowResult]:
         """The rows of branches whose last token was drafted; where all grow together, of all or of none."""
@@ -130,8 +160,10 @@ class Flight:
         self.generated += branch.final - before
         return ended
 
-    def fork(self, branch: Branch) -> Branch:
-        """A second branch of the same tokens."""
+    def fork(self, branch: Branch, length: int | None = None) -> Branch:
+        """A second branch of the same tokens, or of the first ``length`` of them."""
+        if length is not None and (length < len(branch.token_ids) or not branch.growing):
+            return self._fork_back(branch, length)
         twin = branch.fork(self._next_index)
         if branch in self._lengths:
             self._lengths[twin] = self._lengths[branch]
@@ -143,6 +175,25 @@ class Flight:
         self.branches.append(twin)
         self.forks.append(twin)
         return twin
+
+    def _fork_back(self, branch: Branch, length: int) -> Branch:
+        twin = branch.fork_back(self._next_index, length)
+        self._next_index += 1
+        self.branches.append(twin)
+        self.forks.append(twin)
+        return twin
+
+    def score(self, branch: Branch, score: float, total: float) -> None:
+        """Say what results are ranked by, and the sum that it is made of."""
+        branch.score, branch.total = score, total
+
+    def hidden(self, branch: Branch, first: int) -> npt.NDArray[np.float32]:
+        """[n, hidden_size] hidden states of a branch's tokens from position ``first`` on."""
+        return branch.hidden(first)
+
+    def tokens(self, branch: Branch) -> Sequence[int]:
+        """The generated tokens of a branch."""
+        return branch.token_ids
 
     def drop(self, branch: Branch) -> None:
         """End a branch that is no result."""
@@ -169,14 +220,39 @@ class Flight:
         """
         if not self.streaming:
             return ended
-        chunks = [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
-        if ended:
+        chunks = self._chunks(ended)
+        if ended and self.request.select is None:
             last = chunks.pop() if chunks else Chunk("", ())
             chunks.append(replace(last, generation=self.generation()))
         if chunks:
             self.due = now + self.interval
         self.outbox.extend(chunks)
         return ended or bool(chunks)
+
+    def _chunks(self, ended: bool) -> list[Chunk]:
+        if self._agreement is None:
+            return [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
+        if ended:
+            return [] if self.request.select is not None else self._agreement.last_chunks(self.ranked)
+        chunk = self._agreement.take_chunk(self.branches)
+        return [] if chunk is None else [chunk]
+
+    def conclude(self) -> list[Chunk]:
+        """The last chunks of a stream that a selection ends: it is its reader who chooses, off the steps."""
+        if self.error is not None or self.request.select is None:
+            return []
+        assert self._agreement is not None
+        generation = self.generation()
+        *chunks, last = self._agreement.last_chunks(self.ranked)
+        return [*chunks, replace(last, generation=generation)]
+
+    @property
+    def ranked(self) -> list[Branch]:
+        """The branches of a flight that has ended, as results come: best first, or in sample order."""
+        made = self.branches
+        if not any(branch.score is None for branch in made):
+            made = sorted(made, key=lambda branch: (-cast(float, branch.score), branch.index))
+        return made if self.choice is None else [made[at] for at in self.choice.order]
 
     def fail(self, error: BaseException) -> None:
         """End with an error."""
@@ -191,15 +267,30 @@ class Flight:
                 self.on_event()
 
     def generation(self) -> Generation:
-        """The result of a flight that is done. Raises its error, if it ended with one."""
+        """The result of a flight that is done, chosen now if it is to be.
+
+        Raises its error, if it ended with one, and what its selection raises.
+        """
         if self.error is not None:
             raise self.error
-        candidates = [branch.candidate() for branch in self.branches]
+        if self.request.select is not None and self.choice is None:
+            self.choice = self.request.select.choose([branch.candidate() for branch in self.ranked])
+        candidates = self._candidates()
         completion = sum(len(candidate.token_ids) for candidate in candidates)
         usage = Usage(len(self.request.prompt), completion, self.cached_tokens)
         figures = self.prompt_figures
         prompt_tokens = () if figures is None else figures.tokens
-        return Generation(candidates, self.request.seed, usage, self._timing(), prompt_tokens=prompt_tokens)
+        tree = self.request.strategy.tree
+        return Generation(
+            candidates, self.request.seed, usage, self._timing(), 0, prompt_tokens, self.choice, tree
+        )
+
+    def _candidates(self) -> list[Candidate]:
+        """The results; those of a search are numbered by rank, all others by sample."""
+        made = [branch.candidate() for branch in self.ranked]
+        if self.choice is None and self.request.revises:
+            made = [replace(candidate, index=rank) for rank, candidate in enumerate(made)]
+        return made
 
     def _timing(self) -> Timing:
         drawn = sum(branch.final for branch in self.branches)

@@ -17,8 +17,9 @@ from unspool.params import SamplingParams, Settings
 from unspool.sampling.chain import Chain
 from unspool.sampling.noise import mix
 from unspool.sampling.settings import compile_chain
+from unspool.select import Selection
 from unspool.speculate.draft import Proposer
-from unspool.strategy import Sample, Strategy
+from unspool.strategy import RowWant, Sample, Strategy, Task
 
 Read = Callable[[int, npt.NDArray[np.float32]], None]
 """Takes (first, rows): row i of ``rows`` [t, vocab_size] follows token ``first + i``; not to be kept."""
@@ -59,13 +60,22 @@ class Request:
     """Given the row of every token of the prompt, after which the request ends; nothing is drawn."""
     read_from: int = 0
     """The first token whose row is read."""
+    select: Selection | None = None
+    """Chooses among its branches once they have ended; None: all are results as they are."""
     special: bool = field(init=False)
     """Whether its rows need more than one call of the sampler for all of a step."""
+    offered: bool = field(init=False)
+    """Whether its rows give candidates to choose from rather than a drawn token."""
+    revises: bool = field(init=False)
+    """Whether its best result is known at the end alone: a stream shows what all branches agree on."""
 
     def __post_init__(self) -> None:
         learns = self.chain.learns and self.proposer is not None
         special = self.chain.custom is not None or self.params.trace or learns
         object.__setattr__(self, "special", special)
+        want = self.strategy.want
+        object.__setattr__(self, "offered", want.offers > 0 or want.law)
+        object.__setattr__(self, "revises", self.strategy.revises or self.select is not None)
 
 
 def prepare(
@@ -83,7 +93,8 @@ def prepare(
     yet, or rules that do not go with the model's own settings; ``ContextLengthError`` for a prompt or
     ``max_tokens`` that do not fit.
     """
-    params = params.with_defaults(model_settings)
+    method = params.strategy
+    params = params.with_defaults(model_settings if method is None or method.uses_model_settings else {})
     ids = check_prompt(prompt, limits.vocab_size)
     for name, given in params.token_ids().items():
         check_ids(name, given, limits.vocab_size)
@@ -92,18 +103,47 @@ def prepare(
     end_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else limits.eos_ids)
     barred = end_ids | limits.eos_ids if params.suppress_eos else end_ids
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
+    max_tokens = resolve_max_tokens(len(ids), params.max_tokens, limits)
+    chain = compile_chain(params.rule_settings(barred))
+    strategy = begin(params, max_tokens, end_ids, limits, chain)
+    if proposer is not None and strategy.want != RowWant():
+        raise ParameterError(
+            f"guesses ahead are verified for sampling alone: a proposer does not go with {shown(method)}"
+        )
     return Request(
         prompt=ids,
         params=params,
-        strategy=Sample(params.n),
-        chain=compile_chain(params.rule_settings(barred)),
+        strategy=strategy,
+        chain=chain,
         seed=seed,
         key=mix(seed, 0),
-        max_tokens=resolve_max_tokens(len(ids), params.max_tokens, limits),
+        max_tokens=max_tokens,
         end_ids=end_ids,
         stops=StopAutomaton(params.stop_strings) if params.stop_strings else None,
         source=source,
         proposer=proposer,
+        select=params.select,
+    )
+
+
+def begin(
+    params: SamplingParams, max_tokens: int, end_ids: frozenset[int], limits: Limits, chain: Chain
+) -> Strategy:
+    """The strategy of a request. Raises ``ParameterError`` for what it does not go with."""
+    n = params.n if params.select is None else params.select.n
+    if params.strategy is None:
+        return Sample(n)
+    transformers = params.order == "transformers"
+    return params.strategy.begin(
+        Task(
+            n=n,
+            max_tokens=max_tokens,
+            end_ids=end_ids,
+            vocab_size=limits.vocab_size,
+            learns=chain.learns,
+            traced=params.trace,
+            transformers=transformers,
+        )
     )
 
 

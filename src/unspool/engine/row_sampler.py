@@ -21,7 +21,7 @@ from unspool.sampling.plan import DRAW, RowResults, RowStatus
 from unspool.sampling.rules import Custom, NoiseSource
 from unspool.sampling.rules.custom import TokenMemory
 from unspool.sampling.sampler import NoLawError, log_probabilities
-from unspool.strategy import Figures, Ranked
+from unspool.strategy import Figures, Law, Offer, Ranked
 
 NO_HIDDEN: Float32Array = np.empty((0, 0), dtype=np.float32)
 
@@ -43,6 +43,8 @@ class Drawn(NamedTuple):
     node: int
     token: int
     figures: Figures
+    offers: tuple[Offer, ...] = ()
+    law: Law | None = None
 
 
 class Fault(NamedTuple):
@@ -77,13 +79,13 @@ class RowSampler:
 
     def __init__(self, backend: Backend, host: Host) -> None:
         self.host = host
-        self._timed = TimedSampler(backend)
+        self.timed = TimedSampler(backend)
         self._builders = (PlanBuilder(), PlanBuilder())
 
     @property
     def seconds(self) -> float:
         """Spent in the backend's sampler."""
-        return self._timed.seconds
+        return self.timed.seconds
 
     def draw(
         self, wanted: Sequence[Wanted], output: StepOutput, combined: bool = False
@@ -113,7 +115,7 @@ class RowSampler:
         branches = [row.branch for row in wanted]
         nodes = [row.node for row in wanted]
         plan = builder.build(branches, nodes, [row.row for row in wanted])
-        results = self._timed.sample(output, plan)
+        results = self.timed.sample(output, plan)
         figures = figures_of(results)
         if plan.num_logprobs:
             most = [branch.request.params.logprobs for branch in branches]
@@ -196,7 +198,7 @@ class RowSampler:
         end = len(chain.rules)
         if own is None:
             plan = plan_of([PlannedRow(at, chain, 0, end, memory, noise, given)], num_logprobs)
-            results = self._timed.sample(output, plan)
+            results = self.timed.sample(output, plan)
         else:
             assert chain.custom is not None
             after = PlannedRow(0, chain, chain.custom + 1, end, memory, noise, given)
@@ -207,14 +209,14 @@ class RowSampler:
         if num_logprobs:
             [figures] = with_best([figures], results, [num_logprobs])
         if traced:
-            figures = figures._replace(trace=trace_of(self._timed, output, at, chain, memory, noise, own))
+            figures = figures._replace(trace=trace_of(self.timed, output, at, chain, memory, noise, own))
         return int(results.tokens[0]), figures
 
     def figures(
         self, output: StepOutput, rows: Iterable[PlannedRow], num_logprobs: int
     ) -> tuple[list[Figures], list[RowStatus]]:
         """The figures of several rows' tokens, and which rows have a law, by one call of the backend's."""
-        results = self._timed.sample(output, plan_of(rows, num_logprobs))
+        results = self.timed.sample(output, plan_of(rows, num_logprobs))
         statuses = [RowStatus(status) for status in results.status.tolist()]
         figures = figures_of(results)
         if num_logprobs:
@@ -239,7 +241,7 @@ class RowSampler:
         return Distribution.of(*self._candidates(output, planned))
 
     def _candidates(self, output: StepOutput, planned: PlannedRow) -> tuple[Int32Array, Float32Array]:
-        [(status, ids, logits)] = self._timed.laws(output, plan_of([planned]))
+        [(status, ids, logits)] = self.timed.laws(output, plan_of([planned]))
         if status:
             raise NoLawError(RowStatus(status))
         return ids, logits
@@ -258,7 +260,7 @@ class RowSampler:
         assert isinstance(custom, Custom)
         assert isinstance(remembered, TokenMemory)
         ids, logits = self._candidates(output, PlannedRow(at, chain, 0, chain.custom, memory, noise))
-        row = np.full(self._timed.vocab_size, -np.inf, np.float32)
+        row = np.full(self.timed.vocab_size, -np.inf, np.float32)
         row[ids] = logits
         return output_of(custom.process(remembered.ids.copy(), row)[None])
 
@@ -266,11 +268,11 @@ class RowSampler:
         self, output: StepOutput, at: int, own: StepOutput, after: PlannedRow, num_logprobs: int
     ) -> RowResults:
         """Draw from a row of the caller's own, with the raw figures of the row that it was made from."""
-        results = self._timed.sample(own, plan_of([after], num_logprobs))
+        results = self.timed.sample(own, plan_of([after], num_logprobs))
         if results.status[0]:
             return results
         before = PlannedRow(at, NO_CHAIN, 0, 0, None, after.noise, int(results.tokens[0]))
-        raw = self._timed.sample(output, plan_of([before], num_logprobs))
+        raw = self.timed.sample(output, plan_of([before], num_logprobs))
         results.ranks[:] = raw.ranks
         results.logprobs[:] = raw.logprobs
         results.entropies[:] = raw.entropies

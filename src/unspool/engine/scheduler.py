@@ -230,9 +230,9 @@ class Scheduler:
         running = self.running[: len(self.running) - len(without)]
         if not running:
             return True  # alone it fits: that was checked when it came
-        if sum(other.places for other in running) + branch.places > self.step_tokens:
-            return False
         joins = branch.request.strategy.together and self._sibling(branch) is not None
+        if not joins and sum(other.places for other in running) + branch.places > self.step_tokens:
+            return False
         needs = dict.fromkeys(self.homes, 0 if joins else len(running) // 4)
         freed = held_alone(without)
         for track in branch.tracks:
@@ -270,6 +270,8 @@ class Scheduler:
         """How many of a branch's first tokens may come from the cache: the row after the last is wanted."""
         if branch.reading:
             return branch.read
+        if branch.request.strategy.want.hidden:
+            return min(branch.known, len(branch.request.prompt) + len(branch.token_ids) - 1)
         return len(track.prefix) + len(branch.token_ids) - 1
 
     def _new_blocks(self, branch: Branch, track: Track, freed: Container[int]) -> int:

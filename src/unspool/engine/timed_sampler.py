@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 
 from unspool.backend.base import Backend, StepOutput
+from unspool.sampling.offers import Offers
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law
 
@@ -23,6 +24,15 @@ class TimedSampler:
         results = self._backend.sample(output, plan)
         self.seconds += perf_counter() - began
         return results
+
+    def offers(
+        self, output: StepOutput, plan: SamplePlan, count: int, *, perturbed: bool, log_rows: bool
+    ) -> Offers:
+        """As ``Backend.offers``."""
+        began = perf_counter()
+        made = self._backend.offers(output, plan, count, perturbed=perturbed, log_rows=log_rows)
+        self.seconds += perf_counter() - began
+        return made
 
     def laws(self, output: StepOutput, plan: SamplePlan) -> list[Law]:
         """As ``Backend.laws``."""

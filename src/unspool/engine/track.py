@@ -104,6 +104,13 @@ class Track:
         self.table.truncate(length)
         self._shared = min(other._shared, length // BLOCK_SIZE)
 
+    def truncate(self, length: int) -> None:
+        """Let go of what is cached after the first ``length`` positions."""
+        if self.table.length > length:
+            self.table.truncate(length)
+        self._shared = min(self._shared, length // BLOCK_SIZE)
+        self._chain = None  # whose tokens may be others from there on
+
     def free(self) -> None:
         """Give the blocks back."""
         self.table.free()

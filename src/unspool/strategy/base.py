@@ -51,7 +51,7 @@ class Offer(NamedTuple):
     figures: Figures
     perturbed: float = 0.0
     """``score`` and Gumbel noise, where that was wanted: a function of the seed, the branch's tokens and this
-    one."""
+    one. Else ``score``."""
 
 
 class RowWant(NamedTuple):
@@ -66,9 +66,20 @@ class RowWant(NamedTuple):
     """Whether scores are log-probabilities of the law that the rules made. If not, the rules see the model's
     log-probabilities, and what they leave of them are the scores, as in Transformers' beam search."""
     law: bool = False
-    """Whether the whole law, in ``RowResult.law``."""
+    """Whether the whole law, in ``RowResult.law``, so that any candidate can be had (``RowResult.offer``)."""
     hidden: bool = False
     """Whether ``Branches.hidden`` is to have the hidden states of a branch's tokens."""
+
+
+class Law(NamedTuple):
+    """A row's law, whole."""
+
+    processed: Distribution
+    """What the rules made of it."""
+    scores: npt.NDArray[np.float64]
+    """[n] the score of each of its candidates, by ascending id: see ``Offer.score``."""
+    model: Distribution
+    """The model's own."""
 
 
 class RowResult(NamedTuple):
@@ -82,8 +93,23 @@ class RowResult(NamedTuple):
     """What the model thought of it."""
     offers: tuple[Offer, ...] = ()
     """The best candidates, best first, those that tie by id."""
-    law: Distribution | None = None
-    """What the rules made of the row; where scores are not normalized, its logits are the scores."""
+    law: Law | None = None
+    """Every candidate that the rules left, where that was wanted."""
+
+    def offer(self, token: int) -> Offer:
+        """Any candidate of the law, with its figures."""
+        assert self.law is not None
+        law, model = self.law.processed, self.law.model
+        place = int(np.searchsorted(law.ids, token))
+        at = int(np.searchsorted(model.ids, token))
+        logit = model.logits[at]
+        better = np.count_nonzero(model.logits > logit) + np.count_nonzero(model.logits[:at] == logit)
+        figures = self.figures._replace(
+            logprob=float(model.log_probabilities[at]),
+            processed_logprob=float(law.log_probabilities[place]),
+            rank=int(better),
+        )
+        return Offer(token, float(self.law.scores[place]), figures)
 
 
 class Task(NamedTuple):
@@ -95,6 +121,8 @@ class Task(NamedTuple):
     end_ids: frozenset[int]
     """Tokens that end a branch."""
     vocab_size: int
+    learns: bool = False
+    """Whether a rule learns from what is drawn: of an offer made of the law it would learn nothing."""
     traced: bool = False
     """Whether the tree of the search is to be kept."""
     transformers: bool = False
