@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unspool.errors import ParameterError, SearchError
-from unspool.strategy.base import Branches, Figures, Offer, RowResult, Strategy, Task
+from unspool.strategy.base import Branches, RowResult, Strategy, Task
 from unspool.strategy.phrases import MOST_TOKENS, Ids, Phrases
 from unspool.strategy.pool import Candidate, best_first, conclude, wanted
 from unspool.strategy.tree import Tree
@@ -53,9 +53,11 @@ class ForcedSearch(Strategy):
 
     def _with_phrases(self, row: RowResult) -> RowResult:
         """The row with offers of what goes on with a phrase, as far as its law has it."""
+        assert row.law is not None
         offered = {offer.token for offer in row.offers}
-        tokens = sorted(self.phrases.next_tokens(self.pool.live[row.branch].progress) - offered)
-        return row._replace(offers=(*row.offers, *offers_of(row, tokens, self.want.normalized)))
+        tokens = self.phrases.next_tokens(self.pool.live[row.branch].progress) - offered
+        possible = np.intersect1d(sorted(tokens), row.law.processed.ids).tolist()
+        return row._replace(offers=(*row.offers, *map(row.offer, possible)))
 
     def _looked_at(self, candidate: Candidate) -> Candidate:
         """The candidate with how far it is in the phrases."""
@@ -83,29 +85,13 @@ class ForcedSearch(Strategy):
         return [candidate for *_, candidate in sorted(ordered, key=lambda each: each[:2])]
 
 
-def offers_of(row: RowResult, tokens: Sequence[int], normalized: bool) -> list[Offer]:
-    """Offers of these tokens from a row's whole law, as far as it has them.
-
-    What the model itself thought of them is not known: NaN, and rank -1.
-    """
-    law = row.law
-    if law is None or not tokens:
-        return []
-    scores = law.log_probabilities if normalized else law.logits.astype(np.float64)
-    made = []
-    for token, at in zip(tokens, np.searchsorted(law.ids, tokens).tolist(), strict=True):
-        if at < len(law.ids) and law.ids[at] == token:
-            score = float(scores[at])
-            known = row.figures
-            figures = Figures(
-                np.nan, score, known.entropy, -score, -1, known.kept, known.best, known.best_processed
-            )
-            made.append(Offer(token, score, figures))
-    return made
-
-
 def checked(sets: Sequence[Sequence[Any]], task: Task) -> tuple[tuple[Ids, ...], ...]:
     """The phrases, if a text of this task can hold them. Raises ``ParameterError``."""
+    if task.learns:
+        raise ParameterError(
+            "force_words does not go with rules that learn from what is drawn (mirostat, adaptive-p): of a "
+            "forced token they would learn nothing"
+        )
     everything = [phrase for phrases in sets for phrase in phrases]
     if any(isinstance(phrase, str) for phrase in everything):
         raise ParameterError("force_words holds strings: only a model's tokenizer makes token ids of them")
