@@ -32,6 +32,10 @@ class RowError(UnspoolError):
     """
 
 
+class SearchError(UnspoolError):
+    """A search ended without a text that holds what it must."""
+
+
 class BackendError(UnspoolError):
     """The backend cannot be built or cannot compute a step."""
 

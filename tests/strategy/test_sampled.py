@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ def test_pairs_of_beams_are_drawn_without_replacement(ends: set[int]) -> None:
     law = {token: math.exp(logprob) for token, logprob in toy.law(()).items()}
     whole = sum(law.values())
     pairs = list(itertools.permutations(sorted(set(law) - ends), 2))
-    expected = Counter[tuple[int, ...]]()
+    expected: dict[tuple[int, ...], float] = defaultdict(float)
     for order in itertools.permutations(law):
         left, chance = whole, 1.0
         for token in order:
@@ -67,7 +67,7 @@ def test_the_transformers_order_sorts_what_was_drawn() -> None:
     """As with that library, one beam then prefers the likelier of the two tokens that it drew."""
     toy = Toy(5, 1, frozenset(), seed=1)
     law = {token: math.exp(logprob) for token, logprob in toy.law(()).items()}
-    expected = Counter[int]()
+    expected: dict[int, float] = defaultdict(float)
     for one, other in itertools.permutations(law, 2):
         expected[max(one, other, key=law.__getitem__)] += law[one] * law[other] / (1 - law[one])
     drawn = Counter(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from unspool.results import FinishReason
 from unspool.sampling.distribution import Distribution
-from unspool.strategy import Figures, Method, Offer, RowResult, Strategy, Task
+from unspool.strategy import Figures, Law, Method, Offer, RowResult, Strategy, Task
 
 Tokens = tuple[int, ...]
 
@@ -173,7 +173,9 @@ class Driver:
         offers = tuple(
             Offer(t, law[t], figures_of(law[t]), float(law[t] + noise[t])) for t in order[: want.offers]
         )
-        whole = Distribution.of(int32(sorted(law)), np.array([law[t] for t in sorted(law)], np.float32))
+        ids = sorted(law)
+        made = Distribution.of(int32(ids), np.array([law[t] for t in ids], np.float32))
+        whole = Law(made, np.array([law[t] for t in ids]), made)
         return RowResult(branch, order[0], offers[0].figures, offers, whole if want.law else None)
 
     def append(self, branch: Branch, token: int, figures: Figures) -> None:
@@ -234,8 +236,7 @@ def search(toy: Toy, method: Method, n: int = 1, seed: int = 0, **others: Any) -
     made = Driver(toy, method.begin(toy.task(n, **others)), seed).run()
     penalty = getattr(method, "length_penalty", 0.0)
     for branch in made:
-        assert branch.total == math.fsum(f.processed_logprob for f in branch.figures) or math.isclose(
-            branch.total, math.fsum(f.processed_logprob for f in branch.figures), rel_tol=1e-12
-        )
+        summed = math.fsum(figures.processed_logprob for figures in branch.figures)
+        assert math.isclose(branch.total, summed, rel_tol=1e-5, abs_tol=1e-5)  # a law's own are float32
         assert branch.score == score(Text(tuple(branch.tokens), branch.total), penalty)
     return [Text(tuple(branch.tokens), branch.total) for branch in made]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from unspool.strategy.base import Branches, Method, RowResult, Strategy, Task
-from unspool.strategy.pool import Candidate, EarlyStopping, conclude, wanted
+from unspool.strategy.forced import ForcedSearch
+from unspool.strategy.phrases import Phrase, as_sets, with_token_ids
+from unspool.strategy.pool import EarlyStopping, best_first, conclude, wanted
 from unspool.strategy.tree import Tree
 from unspool.strategy.width import check, make_pool, results
 
@@ -36,14 +39,35 @@ class Beam(Method):
     n: int | None = None
     """How many results to return, best first; 1 to ``width``. ``None``: as the request says."""
 
+    force_words: Iterable[Any] = ()
+    """Phrases that every result holds: strings or lists of token ids, or lists of them of which one is
+    enough. A string counts as it is encoded where a text begins with it, or after a space. Kept as a tuple of
+    tuples."""
+
     uses_model_settings = False
 
     def __post_init__(self) -> None:
         check(self)
+        object.__setattr__(self, "force_words", as_sets("force_words", self.force_words))
+
+    def with_token_ids(self, encode: Callable[[str], Iterable[tuple[int, ...]]]) -> Beam:
+        """The same with the phrases as token ids: ``encode`` gives the ways to spell a string.
+
+        Raises ``ParameterError`` for a string that is no text.
+        """
+        return replace(self, force_words=with_token_ids("force_words", self.sets, encode))
+
+    @property
+    def sets(self) -> tuple[tuple[Phrase, ...], ...]:
+        """The phrases, as lists of which one is enough."""
+        return tuple(self.force_words)
 
     def begin(self, task: Task) -> Strategy:
-        """The search of one request. Raises ``ParameterError`` for more results than beams."""
-        return BeamSearch(self, task)
+        """The search of one request.
+
+        Raises ``ParameterError`` for more results than beams, and for phrases that no text can hold.
+        """
+        return ForcedSearch(self, task) if self.force_words else BeamSearch(self, task)
 
 
 class BeamSearch(Strategy):
@@ -64,8 +88,3 @@ class BeamSearch(Strategy):
         self.pool.grow(best_first(self.pool.candidates(frontier)), branches)
         if not self.pool.growing:
             conclude([self.pool], self.n, branches)
-
-
-def best_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """By descending total; of those that tie, that of the better beam, then the lower token."""
-    return sorted(candidates, key=lambda candidate: -candidate.total)

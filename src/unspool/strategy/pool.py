@@ -171,6 +171,11 @@ class Pool:
         return self._promise(best.total, best.length) > self.hypotheses.kept[-1].key
 
 
+def best_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """By descending total; of those that tie, that of the better beam, then the lower token."""
+    return sorted(candidates, key=lambda candidate: -candidate.total)
+
+
 def extend(candidates: Sequence[Candidate], used: set[Any], branches: Branches) -> list[Any]:
     """The branches that go on with each candidate: the beam's own for its first, forks of it for others.
 

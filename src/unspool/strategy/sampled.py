@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unspool.strategy.base import Branches, Method, RowResult, Strategy, Task
-from unspool.strategy.beam import best_first
-from unspool.strategy.pool import Candidate, EarlyStopping, conclude, wanted
+from unspool.strategy.pool import Candidate, EarlyStopping, best_first, conclude, wanted
 from unspool.strategy.tree import Tree
 from unspool.strategy.width import check, make_pool, results
 
