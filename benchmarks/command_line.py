@@ -17,9 +17,7 @@ PACKAGES = {
 }
 
 
-def parser_of(
-    program: str, description: str | None, peers: Sequence[str] = PEERS
-) -> argparse.ArgumentParser:
+def parser_of(program: str, description: str | None, peers: Sequence[str] = PEERS) -> argparse.ArgumentParser:
     """A parser with the model, the peers' interpreters and the file for every figure."""
     parser = argparse.ArgumentParser(
         f"python -m benchmarks.{program}",

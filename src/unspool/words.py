@@ -32,7 +32,7 @@ class Words:
         self._breakers: OrderedDict[str, tuple[tuple[int, ...], ...]] = OrderedDict()
 
     def with_token_ids(self, params: SamplingParams) -> SamplingParams:
-        """The same with bad words, sequence breakers and a beam's phrases as token ids. Raises ``ParameterError``."""
+        """The same with bad words, breakers and a beam's phrases as token ids. Raises ``ParameterError``."""
         changes: dict[str, Any] = {}
         if params.bad_words:
             changes["bad_words"] = as_ids("bad_words", params.bad_words, self.bad_word)

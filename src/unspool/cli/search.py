@@ -9,9 +9,7 @@ import typer
 from unspool.cli.terminal import as_text
 from unspool.errors import ParameterError
 
-Width = Annotated[
-    int | None, typer.Option("--beam", metavar="WIDTH", help="Beam search with so many beams.")
-]
+Width = Annotated[int | None, typer.Option("--beam", metavar="WIDTH", help="Beam search with so many beams.")]
 LengthPenalty = Annotated[
     float | None,
     typer.Option(help="With --beam: sums are divided by this power of the length; 1 if not given."),
@@ -33,9 +31,7 @@ Extract = Annotated[
 GuidanceScale = Annotated[
     float | None, typer.Option(help="Classifier-free guidance, away from the negative prompt; 1 is off.")
 ]
-NegativePrompt = Annotated[
-    str | None, typer.Option(help="With --guidance-scale: what to lead away from.")
-]
+NegativePrompt = Annotated[str | None, typer.Option(help="With --guidance-scale: what to lead away from.")]
 ShowTree = Annotated[
     bool, typer.Option("--show-tree", help="With --beam: draw the search's tree below the text.")
 ]
