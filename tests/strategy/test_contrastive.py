@@ -111,4 +111,4 @@ def test_more_than_one_result_and_values_out_of_range_are_refused() -> None:
         generate(make_engine(native()), PROMPT, strategy=Contrastive(), n=2)
     for wrong in ({"k": 0}, {"k": 257}, {"alpha": -0.1}, {"alpha": float("nan")}, {"alpha": 1.1}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
-            Contrastive(**wrong)  # type: ignore[arg-type]
+            Contrastive(**wrong)

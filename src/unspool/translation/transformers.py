@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 from unspool import conversion
 from unspool.combine import DoLa
 from unspool.errors import ParameterError, shown
 from unspool.strategy import Beam, BeamSample, Contrastive, DiverseBeam, Method
 from unspool.translation.reading import Reading, present, reading_of, scopes_of
+
+Made = TypeVar("Made")
 
 INERT = (
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory"),
@@ -112,10 +114,10 @@ def _grown(reading: Reading) -> dict[str, Any]:
     beams = _beams(reading, drawn)
     settings = _draw(reading, drawn)
     if beams is None and alpha > 0 and not drawn:
-        beams = Contrastive(50 if top_k is None else top_k, alpha)
+        beams = _made(reading, lambda: Contrastive(50 if top_k is None else top_k, alpha))
     if beams is not None and not drawn:
         settings = dict.fromkeys(settings)
-    source = None if layers is None else DoLa(layers)
+    source = None if layers is None else _made(reading, lambda: DoLa(layers))
     return settings | {"strategy": beams, "source": source}
 
 
@@ -125,14 +127,27 @@ def _beams(reading: Reading, drawn: bool) -> Method | None:
     diversity = reading.number("diversity_penalty", default=0.0)
     length_penalty = reading.number("length_penalty", default=1.0)
     stopping = reading.take("early_stopping", default=False)
-    forced = reading.take("force_words_ids") or ()
-    if width == 1 and not forced:
+    forced = reading.take("force_words_ids")
+    if width == 1 and forced is None:
         return None
-    if groups > 1:
-        return DiverseBeam(width, groups, diversity, length_penalty, stopping)
-    if drawn:
-        return BeamSample(width, length_penalty, stopping)
-    return Beam(width, length_penalty, stopping, force_words=forced)
+
+    def make() -> Method:
+        if groups > 1:
+            return DiverseBeam(width, groups, diversity, length_penalty, stopping)
+        if drawn:
+            return BeamSample(width, length_penalty, stopping)
+        return Beam(width, length_penalty, stopping, force_words=() if forced is None else forced)
+
+    return _made(reading, make)
+
+
+def _made(reading: Reading, make: Callable[[], Made]) -> Made | None:
+    """What is made of settings; where they are refused, that is said beside what else is."""
+    try:
+        return make()
+    except ParameterError as error:
+        reading.refused.append(str(error))
+        return None
 
 
 def _draw(reading: Reading, drawn: bool) -> dict[str, Any]:
