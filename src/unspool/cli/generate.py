@@ -111,7 +111,7 @@ def generate(
         raise ParameterError("--show-tree goes with --beam")
     params = SamplingParams(**settings)
     if not as_json:
-        refuse_figures(params, trace)
+        refuse_figures(params, trace or (params.trace and not show_tree))
     text = read_prompt(prompt)
 
     from unspool.engine.branch import text_of

@@ -66,7 +66,7 @@ class OfferSampler:
             if offers.status[at]:
                 faults.append(Fault(branch, -1, row_error(branch, RowStatus(int(offers.status[at])))))
                 continue
-            made = offers_of(offers, at, branch.request.params.logprobs)
+            made = offers_of(offers, at, branch.request.params.logprobs, want.perturbed)
             law = None
             if want.law or branch.request.params.trace:
                 looked = self._look(row, planned[at], output, made)
@@ -172,29 +172,30 @@ def lane_of(token_ids: Sequence[int]) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
 
 
-def offers_of(offers: Offers, at: int, num_logprobs: int) -> tuple[Offer, ...]:
+def offers_of(offers: Offers, at: int, num_logprobs: int, perturbed: bool) -> tuple[Offer, ...]:
     """The offers of one row with their figures."""
     count = int(offers.counts[at])
     entropy, kept = float(offers.entropies[at]), int(offers.kept[at])
-    perturbed = perturb(offers.scores[at, :count], offers.variables[at, :count])
+    scores = offers.scores[at, :count]
+    noisy = perturb(scores, offers.variables[at, :count]) if perturbed else scores
     best, processed = (ranked(offers, which, at, num_logprobs) for which in (0, 1))
     columns = (
         offers.tokens[at, :count].tolist(),
-        offers.scores[at, :count].tolist(),
+        scores.tolist(),
         offers.logprobs[at, :count].tolist(),
         offers.processed_logprobs[at, :count].tolist(),
         offers.surprises[at, :count].tolist(),
         offers.ranks[at, :count].tolist(),
-        perturbed.tolist(),
+        noisy.tolist(),
     )
     return tuple(
         Offer(
             token,
             score,
             Figures(logprob, processed_logprob, entropy, surprise, rank, kept, best, processed),
-            perturbed,
+            with_noise,
         )
-        for token, score, logprob, processed_logprob, surprise, rank, perturbed in zip(*columns, strict=True)
+        for token, score, logprob, processed_logprob, surprise, rank, with_noise in zip(*columns, strict=True)
     )
 
 
