@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
     """The sum of scores, this token's included."""
     progress: Any = None
     complete: bool = True
-    """Whether it may be a result as it is, should it end here."""
+    """Whether it may be a result, should a stop string end it here; with an end token it must be."""
 
 
 class Pool:
@@ -141,7 +141,7 @@ class Pool:
     def _takes(self, candidate: Candidate) -> bool:
         """Whether the candidate would be kept, did it end."""
         key = self.scoring.key(candidate.total, candidate.live.length + 1)
-        return candidate.complete and self.hypotheses.takes(key)
+        return self.hypotheses.takes(key)
 
     def _settle(self, branch: Any, rank: int, candidate: Candidate, node: int, branches: Branches) -> None:
         """Make a beam's new token final: it lives on, finishes, or is dropped."""
