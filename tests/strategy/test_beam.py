@@ -61,7 +61,7 @@ def toys(draw: st.DrawFn) -> Toy:
         draw(st.integers(0, vocab_size - 1)),
         draw(st.sampled_from([0.0, 0.0, 0.5])),
         draw(st.sampled_from([0.0, 3.0])),
-        stop=lambda tokens: tokens[-2:] in stops,
+        stop=(lambda tokens: tokens[-2:] in stops) if stops else None,
     )
 
 

@@ -42,7 +42,7 @@ class Toy:
     step: float = 0.0
     likely: float = 0.0
     above: float = 0.0
-    stop: Callable[[Tokens], bool] = lambda tokens: False
+    stop: Callable[[Tokens], bool] | None = None
     known: dict[Tokens, dict[int, float]] = field(default_factory=dict)
 
     def law(self, tokens: Tokens) -> dict[int, float]:
@@ -59,9 +59,10 @@ class Toy:
         return self.known[tokens]
 
     def ended(self, tokens: Tokens) -> bool:
-        return bool(tokens) and (
-            tokens[-1] in self.ends or len(tokens) == self.max_tokens or self.stop(tokens)
-        )
+        return bool(tokens) and (len(tokens) == self.max_tokens or self.stopped(tokens))
+
+    def stopped(self, tokens: Tokens) -> bool:
+        return tokens[-1] in self.ends or (self.stop is not None and self.stop(tokens))
 
     def texts(self, tokens: Tokens = (), total: float = 0.0) -> Iterator[Text]:
         """Every finished text that goes on from these tokens."""
@@ -72,7 +73,7 @@ class Toy:
                 yield from self.texts((*tokens, token), total + logprob)
 
     def task(self, n: int = 1, **others: Any) -> Task:
-        return Task(n, self.max_tokens, self.ends, self.vocab_size, **others)
+        return Task(n, self.max_tokens, self.ends, self.vocab_size, stops=self.stop is not None, **others)
 
 
 def score(text: Text, penalty: float) -> float:
@@ -194,8 +195,7 @@ class Driver:
             branch.committed += 1
             now = tuple(branch.tokens[: branch.committed])
             if self.toy.ended(now):
-                stopped = now[-1] in self.toy.ends or self.toy.stop(now)
-                branch.reason = "stop" if stopped else "length"
+                branch.reason = "stop" if self.toy.stopped(now) else "length"
                 del branch.tokens[branch.committed :]
                 return True
         return False

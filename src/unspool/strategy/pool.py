@@ -67,7 +67,7 @@ class Pool:
         self.live: dict[Any, Live] = {}
         self.chosen: list[int] = []
         """The tokens that the last step chose, for beams to go on with or to finish with."""
-        self._considered = max(2, 1 + len(task.end_ids)) * width
+        self._considered = considered(width, task)
         self._promise = promise
         self._root = Live(0.0, 0, ROOT, progress)
         self._losers: list[Any] = []
@@ -226,6 +226,19 @@ def promise(stopping: EarlyStopping, scoring: Scoring, task: Task) -> Callable[[
     if scoring.length_penalty > 0:
         return lambda total, _: scoring.key(total, task.max_tokens)
     return scoring.key
+
+
+def considered(width: int, task: Task) -> int:
+    """How many candidates of all beams a step looks at: so many that ``width`` of them end with no end token."""
+    return max(2, 1 + len(task.end_ids)) * width
+
+
+def offered(width: int, task: Task) -> int:
+    """How many candidates of one beam may come to be looked at.
+
+    End tokens apart, a beam gives no more than ``width``; but each that a stop string ends makes place for one.
+    """
+    return considered(width, task) if task.stops else width + len(task.end_ids)
 
 
 def wanted(offers: int, task: Task, *, perturbed: bool = False, law: bool = False) -> RowWant:
