@@ -26,6 +26,7 @@ from unspool.errors import (
 
 if TYPE_CHECKING:
     from unspool.async_llm import AsyncLLM
+    from unspool.combine import ContrastiveDecoding, DoLa
     from unspool.engine.stats import EngineStats
     from unspool.llm import LLM
     from unspool.params import SamplingParams
@@ -43,19 +44,31 @@ if TYPE_CHECKING:
         Token,
         Usage,
     )
+    from unspool.select import MBR, BestOf, Choice, Vote
+    from unspool.strategy import Beam, BeamSample, Contrastive, DiverseBeam, Exact, StochasticBeam, Tree
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "MBR",
     "Alternative",
     "AsyncLLM",
     "BackendError",
+    "Beam",
+    "BeamSample",
+    "BestOf",
     "Candidate",
+    "Choice",
     "Chunk",
     "ContextLengthError",
+    "Contrastive",
+    "ContrastiveDecoding",
     "Distribution",
+    "DiverseBeam",
+    "DoLa",
     "EngineStats",
+    "Exact",
     "Generation",
     "ModelFileError",
     "ModelNotFoundError",
@@ -67,10 +80,13 @@ __all__ = [
     "Score",
     "SettingsWarning",
     "Spread",
+    "StochasticBeam",
     "Timing",
     "Token",
+    "Tree",
     "UnspoolError",
     "Usage",
+    "Vote",
 ]
 
 _HOMES = {
@@ -95,6 +111,12 @@ _HOMES = {
         ),
         "unspool.results",
     ),
+    **dict.fromkeys(
+        ("Beam", "BeamSample", "Contrastive", "DiverseBeam", "Exact", "StochasticBeam", "Tree"),
+        "unspool.strategy",
+    ),
+    **dict.fromkeys(("BestOf", "Choice", "MBR", "Vote"), "unspool.select"),
+    **dict.fromkeys(("ContrastiveDecoding", "DoLa"), "unspool.combine"),
 }
 
 

@@ -424,7 +424,7 @@ _COMPANIONS = {
 }
 """Settings of a rule, and the one that turns it on."""
 
-_METHODS = {"strategy": "begin", "source": "tracks", "select": "choose"}
+_METHODS = {"strategy": "uses_model_settings", "source": "tracks", "select": "n"}
 """What each kind of method can do at least."""
 
 METHODS_ALLOWED = {

@@ -321,7 +321,13 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON knows it (a log-probability of minus infinity becomes ``None``)."""
         candidates = [
-            {**asdict(c), "logprob": c.logprob, "mean_logprob": c.mean_logprob, "perplexity": c.perplexity}
+            {
+                **asdict(c),
+                "logprob": c.logprob,
+                "processed_logprob": c.processed_logprob,
+                "mean_logprob": c.mean_logprob,
+                "perplexity": c.perplexity,
+            }
             for c in self.candidates
         ]
         first = {name: value for name, value in candidates[0].items() if name != "index"}
@@ -336,6 +342,10 @@ class Generation:
             made["prompt_tokens"] = [asdict(token) for token in self.prompt_tokens]
         if len(candidates) > 1:
             made["candidates"] = candidates
+        if self.choice is not None:
+            made["choice"] = self.choice.to_dict()
+        if self.tree is not None:
+            made["tree"] = self.tree.to_dict()
         return {name: _finite(value) for name, value in made.items()}
 
 

@@ -6,10 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unspool.errors import ParameterError, shown
 from unspool.params import DEFAULT_BREAKERS, SamplingParams
+from unspool.strategy import Beam
 
 if TYPE_CHECKING:
     from unspool.model.tokenizer import Tokenizer
@@ -31,8 +32,8 @@ class Words:
         self._breakers: OrderedDict[str, tuple[tuple[int, ...], ...]] = OrderedDict()
 
     def with_token_ids(self, params: SamplingParams) -> SamplingParams:
-        """The same with bad words and sequence breakers as token ids. Raises ``ParameterError``."""
-        changes: dict[str, tuple[tuple[int, ...], ...]] = {}
+        """The same with bad words, breakers and a beam's phrases as token ids. Raises ``ParameterError``."""
+        changes: dict[str, Any] = {}
         if params.bad_words:
             changes["bad_words"] = as_ids("bad_words", params.bad_words, self.bad_word)
         if params.dry_multiplier:
@@ -44,7 +45,9 @@ class Words:
                     "strings"
                 )
             changes["dry_sequence_breakers"] = as_ids("dry_sequence_breakers", breakers, self.breaker)
-        return replace(params, **changes) if changes else params  # type: ignore[arg-type]
+        if isinstance(params.strategy, Beam) and params.strategy.force_words:
+            changes["strategy"] = params.strategy.with_token_ids(self.bad_word)
+        return replace(params, **changes) if changes else params
 
     def bad_word(self, word: str) -> tuple[tuple[int, ...], ...]:
         """How a word is encoded where a text begins with it, and after a space: as vLLM bans words."""

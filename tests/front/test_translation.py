@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.front.odd_values import ODD, Contrary
+from unspool import Beam, BeamSample, Contrastive, DiverseBeam, DoLa
 from unspool.errors import ParameterError
 from unspool.params import SamplingParams
 from unspool.sampling.presets import PRESETS
@@ -43,7 +44,7 @@ def test_nothing_given_is_what_the_engine_does_by_default(translate: Translation
 @pytest.mark.parametrize("translate", [from_transformers, from_vllm, from_llama_cpp, from_openai])
 def test_all_that_has_no_equal_is_named_in_one_error(translate: Translation) -> None:
     wrong: dict[Any, dict[str, Any]] = {
-        from_transformers: {"num_beams": 4, "guidance_scale": 1.5, "max_length": 90, "do_smaple": True},
+        from_transformers: {"token_healing": True, "max_time": 1.5, "max_length": 90, "do_smaple": True},
         from_vllm: {"structured_outputs": {"regex": "a"}, "logprobs": -1, "use_beam_search": True, "topk": 3},
         from_llama_cpp: {"grammar": "root ::= 1", "min_keep": 3, "samplers": ["infill"], "tmep": 1.0},
         from_openai: {"response_format": {"type": "json_object"}, "tools": [{}], "best_of": 3, "model": "m"},
@@ -155,8 +156,39 @@ def test_a_generation_config_is_taken_as_it_is() -> None:
         "transformers",
     )
     assert from_transformers(transformers.GenerationConfig()) == from_transformers({})
-    with pytest.raises(ParameterError, match=r"num_beams=3, guidance_scale=2\.0"):
-        from_transformers(transformers.GenerationConfig(num_beams=3, guidance_scale=2.0))
+    with pytest.raises(
+        ParameterError, match=r"token_healing=True, max_time=2\.0|max_time=2\.0, token_healing"
+    ):
+        from_transformers(transformers.GenerationConfig(token_healing=True, max_time=2.0))
+    beams = transformers.GenerationConfig(num_beams=3, length_penalty=0.5, early_stopping="never")
+    assert SamplingParams.from_transformers(beams).strategy == Beam(3, 0.5, "never")
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy"),
+    [
+        ({"num_beams": 4}, Beam(4)),
+        ({"num_beams": 4, "do_sample": True, "early_stopping": True}, BeamSample(4, 1.0, True)),
+        ({"num_beams": 4, "do_sample": True}, BeamSample(4, 1.0, False)),
+        ({"num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 0.2}, DiverseBeam(6, 3, 0.2)),
+        (
+            {"num_beams": 2, "force_words_ids": [[3, 4], [[5], [6, 7]]]},
+            Beam(2, force_words=[[3, 4], [[5], [6, 7]]]),
+        ),
+        ({"penalty_alpha": 0.6, "top_k": 5}, Contrastive(5, 0.6)),
+        ({"penalty_alpha": 0.6, "top_k": 5, "do_sample": True}, None),
+        ({"num_beams": 1, "length_penalty": 2.0}, None),
+    ],
+)
+def test_searches_of_transformers_are_ours(given: dict[str, Any], strategy: Any) -> None:
+    assert SamplingParams.from_transformers(given).strategy == strategy
+
+
+def test_what_rows_are_made_of_in_transformers_is_too() -> None:
+    assert SamplingParams.from_transformers({"dola_layers": "low"}).source == DoLa("low")
+    assert SamplingParams.from_transformers({"guidance_scale": 1.5}).guidance_scale == 1.5
+    with pytest.raises(ParameterError, match="a multiple of it"):
+        SamplingParams.from_transformers({"num_beams": 5, "num_beam_groups": 3, "diversity_penalty": 0.2})
 
 
 def test_vllm_has_its_names_and_boundaries() -> None:
@@ -482,6 +514,8 @@ def test_the_class_of_a_generation_config_is_none() -> None:
     [
         (from_transformers, {"eos_token_id": 2.5}, r"eos_token_id=2\.5"),
         (from_transformers, {"num_beams": np.array([1, 2])}, r"num_beams=array"),
+        (from_transformers, {"num_beams": 3, "early_stopping": "soon"}, "early_stopping must be"),
+        (from_transformers, {"dola_layers": "middle"}, "layers must be"),
         (from_transformers, {"sequence_bias": [[[[10]], -2.0]]}, "sequence_bias="),
         (from_transformers, {"bad_words_ids": ["x"]}, "a list of lists of token ids"),
         (from_llama_cpp, {"samplers": 5}, "samplers=5"),

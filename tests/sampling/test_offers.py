@@ -36,9 +36,8 @@ SIZES = (1, 3, 16, 17, 129, 1000)
 def offers_natively(
     logits: Float32Array, plan: SamplePlan, count: int, instruction_set: str = "auto", **wanted: bool
 ) -> Offers:
-    asked = {"perturbed": False, "log_rows": False} | wanted
-    pool = _native.Pool(2)
-    return Offers(*_native.offers(pool, instruction_set, logits, *plan.arrays(), count=count, **asked))
+    asked = (count, wanted.get("perturbed", False), wanted.get("log_rows", False))
+    return Offers(*_native.offers(_native.Pool(2), instruction_set, logits, *(*plan.arrays(), *asked)))
 
 
 def assert_same_offers(expected: Offers, got: Offers) -> None:
@@ -143,7 +142,7 @@ def test_the_first_of_the_race_is_what_sampling_draws(size: int) -> None:
 
 def test_a_race_samples_without_replacement() -> None:
     p = np.array([0.4, 0.3, 0.2, 0.1])
-    logits = np.stack([log_of(p)])
+    logits = np.stack([log_of(p.tolist())])
     draws = 20_000
     plan = plan_of([Planned(stack=(), key=mix(7), position=i) for i in range(draws)])
     raced = offers_natively(logits, plan, 2, perturbed=True)

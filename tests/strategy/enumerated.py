@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from tests.engine.making import generate, make_engine, read_rows
 from tests.strategy.models import native
-from unspool.params import Settings
 from unspool.results import Candidate
 
 PROMPT = (7, 31, 12)
 ALLOWED = (2, 5, 9, 14)
 """The tokens that are drawn from; 2 ends a text."""
 MOST = 3
-ASKED: Settings = {"allowed_token_ids": ALLOWED, "max_tokens": MOST, "include_stop": True}
+ASKED: dict[str, Any] = {"allowed_token_ids": ALLOWED, "max_tokens": MOST, "include_stop": True}
 
 
 @cache
@@ -50,4 +50,4 @@ def said(candidates: Sequence[Candidate]) -> list[tuple[int, ...]]:
 
 def ask(**settings: object) -> list[Candidate]:
     engine = make_engine(native())
-    return generate(engine, list(PROMPT), **{**ASKED, **settings}).candidates  # type: ignore[typeddict-item]
+    return generate(engine, list(PROMPT), **{**ASKED, **settings}).candidates

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -63,26 +65,26 @@ def test_it_is_its_definition(k: int, alpha: float) -> None:
 
 
 def test_the_penalty_matters_and_without_it_the_search_is_greedy() -> None:
-    asked = {"max_tokens": 12, "ignore_eos": True}
+    asked: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True}
     engine = make_engine(native())
-    greedy = generate(engine, PROMPT, temperature=0, **asked)  # type: ignore[arg-type]
-    assert generate(engine, PROMPT, strategy=Contrastive(6, 0.0), **asked).token_ids == greedy.token_ids  # type: ignore[arg-type]
-    assert generate(engine, PROMPT, strategy=Contrastive(6, 0.9), **asked).token_ids != greedy.token_ids  # type: ignore[arg-type]
+    greedy = generate(engine, PROMPT, temperature=0, **asked)
+    assert generate(engine, PROMPT, strategy=Contrastive(6, 0.0), **asked).token_ids == greedy.token_ids
+    assert generate(engine, PROMPT, strategy=Contrastive(6, 0.9), **asked).token_ids != greedy.token_ids
 
 
 def test_it_is_the_same_on_a_warm_cache_beside_others_preempted_and_streamed() -> None:
-    asked = {"strategy": Contrastive(4, 0.6), "max_tokens": 20, "ignore_eos": True}
+    asked: dict[str, Any] = {"strategy": Contrastive(4, 0.6), "max_tokens": 20, "ignore_eos": True}
     prompt = [*PROMPT, *range(20, 60)]
-    alone = generate(make_engine(native()), prompt, **asked)  # type: ignore[arg-type]
+    alone = generate(make_engine(native()), prompt, **asked)
     engine = make_engine(native())
     generate(engine, prompt, max_tokens=3)
-    assert generate(engine, prompt, **asked).tokens == alone.tokens  # type: ignore[arg-type]
-    chunks = stream(engine, prompt, **asked)  # type: ignore[arg-type]
+    assert generate(engine, prompt, **asked).tokens == alone.tokens
+    chunks = stream(engine, prompt, **asked)
     assert "".join(chunk.text for chunk in chunks) == alone.text
     assert len(chunks) > 10
     small = make_engine(native(), num_blocks=14, step_tokens=24)
     flights = [
-        small.submit(small.prepare(prompt, SamplingParams(**own)))  # type: ignore[arg-type]
+        small.submit(small.prepare(prompt, SamplingParams(**own)))
         for own in (
             *({"max_tokens": 60, "seed": i, "ignore_eos": True, "temperature": 1.0} for i in range(3)),
             asked,
@@ -96,10 +98,10 @@ def test_it_is_the_same_on_a_warm_cache_beside_others_preempted_and_streamed() -
 
 def test_rules_and_stops_hold() -> None:
     engine = make_engine(native())
-    asked = {"strategy": Contrastive(4, 0.6), "max_tokens": 30}
-    made = generate(engine, PROMPT, no_repeat_ngram_size=1, ignore_eos=True, **asked)  # type: ignore[arg-type]
+    asked: dict[str, Any] = {"strategy": Contrastive(4, 0.6), "max_tokens": 30}
+    made = generate(engine, PROMPT, no_repeat_ngram_size=1, ignore_eos=True, **asked)
     assert len(set(made.token_ids)) == len(made.token_ids)
-    again = generate(engine, PROMPT, stop_token_ids=[made.token_ids[3]], no_repeat_ngram_size=1, **asked)  # type: ignore[arg-type]
+    again = generate(engine, PROMPT, stop_token_ids=[made.token_ids[3]], no_repeat_ngram_size=1, **asked)
     assert again.token_ids == made.token_ids[:3]
     assert again.stop_reason == made.token_ids[3]
 
@@ -109,4 +111,4 @@ def test_more_than_one_result_and_values_out_of_range_are_refused() -> None:
         generate(make_engine(native()), PROMPT, strategy=Contrastive(), n=2)
     for wrong in ({"k": 0}, {"k": 257}, {"alpha": -0.1}, {"alpha": float("nan")}, {"alpha": 1.1}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
-            Contrastive(**wrong)  # type: ignore[arg-type]
+            Contrastive(**wrong)

@@ -50,7 +50,7 @@ def test_a_stop_string_ends_a_text_and_min_tokens_bar_the_end() -> None:
     longest = ask(strategy=Exact(), min_tokens=3)
     assert said(longest)[0] == max(
         (text for text in texts() if 2 not in text[:-1] and len(text) == 3 and text[-1] != 2),
-        key=lambda text: score_without_end(text),
+        key=score_without_end,
     )
 
 

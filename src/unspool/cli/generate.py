@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unspool.cli import options
+from unspool.cli import options, search
 from unspool.cli.terminal import as_text, note, write
 from unspool.errors import ParameterError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unspool.llm import LLM
     from unspool.params import SamplingParams
     from unspool.results import Generation
+    from unspool.select import Choice
 
 
 def generate(
@@ -48,6 +49,15 @@ def generate(
     ignore_eos: options.IgnoreEos = False,
     seed: options.Seed = None,
     n: options.Samples = None,
+    beam: search.Width = None,
+    length_penalty: search.LengthPenalty = None,
+    show_tree: search.ShowTree = False,
+    best_of: search.BestOfN = None,
+    mbr: search.MbrN = None,
+    vote: search.VoteN = None,
+    extract: search.Extract = None,
+    guidance_scale: search.GuidanceScale = None,
+    negative_prompt: search.NegativePrompt = None,
     logprobs: options.Logprobs = None,
     prompt_logprobs: options.PromptLogprobs = None,
     trace: options.Trace = False,
@@ -85,27 +95,42 @@ def generate(
         n=n,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        trace=trace or None,
+        trace=trace or (show_tree and not as_json) or None,
+        guidance_scale=guidance_scale,
+        negative_prompt=negative_prompt,
+        **search.methods(
+            beam=beam,
+            length_penalty=length_penalty,
+            best_of=best_of,
+            mbr=mbr,
+            vote=vote,
+            extract=extract,
+        ),
     )
+    if show_tree and beam is None:
+        raise ParameterError("--show-tree goes with --beam")
     params = SamplingParams(**settings)
     if not as_json:
-        refuse_figures(params)
+        refuse_figures(params, trace)
     text = read_prompt(prompt)
 
+    from unspool.engine.branch import text_of
     from unspool.llm import LLM
 
     llm = LLM(model, threads=threads, cache_tokens=cache_tokens)
     result = print_json(llm, text, chat, params) if as_json else print_text(llm, text, chat, params)
+    if show_tree and not as_json and result.tree is not None:
+        write("\n".join(result.tree.draw(lambda token: text_of(token, llm.tokenizer))) + "\n")
     if not quiet:
         note(footer(result, llm))
 
 
-def refuse_figures(params: SamplingParams) -> None:
+def refuse_figures(params: SamplingParams, trace: bool) -> None:
     """Raise ``ParameterError`` for figures that are asked for and that text cannot show."""
     wanted = {
         "logprobs": params.logprobs > 0,
         "prompt_logprobs": params.prompt_logprobs is not None,
-        "trace": params.trace,
+        "trace": trace,
     }
     for name, is_wanted in wanted.items():
         if is_wanted:
@@ -149,7 +174,8 @@ def print_text(llm: LLM, text: str, chat: bool, params: SamplingParams) -> Gener
         return streamed
     result = llm.chat(text, params) if chat else llm.generate(text, params)
     for candidate in result.candidates:
-        write(f"--- {candidate.index + 1} of {params.n} ---\n{candidate.text}\n")
+        score = "" if candidate.score is None else f", score {candidate.score:.4f}"
+        write(f"--- {candidate.index + 1} of {params.n}{score} ---\n{candidate.text}\n")
     return result
 
 
@@ -160,6 +186,8 @@ def footer(result: Generation, llm: LLM) -> str:
         reason = f"stopped at {result.stop_reason!r}"
     elif result.stop_reason is not None:
         reason = f"stopped at {llm.tokenizer.id_to_token(result.stop_reason)}"
+    if result.choice is not None:
+        reason = chosen(result.choice)
     parts = [
         f"{result.usage.prompt_tokens} + {result.usage.completion_tokens} tokens",
         f"first after {result.timing.time_to_first_token:.2f} s",
@@ -171,3 +199,12 @@ def footer(result: Generation, llm: LLM) -> str:
     if result.dropped_messages:
         parts.append(f"{result.dropped_messages} oldest messages dropped")
     return f"[{', '.join(parts)}]"
+
+
+def chosen(choice: Choice) -> str:
+    """What was chosen among samples, and how."""
+    made = f"sample {choice.best + 1} of {choice.considered}, score {choice.scores[choice.best]:.4g}"
+    if not choice.tally:
+        return made
+    votes = ", ".join(f"{each.answer}: {each.votes}" for each in choice.tally)
+    return f"{made}, votes {votes}"

@@ -35,7 +35,7 @@ class DoLa:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", number_between("alpha", self.alpha, 0.0, 1.0))
-        if self.layers in ("low", "high"):
+        if isinstance(self.layers, str) and self.layers in ("low", "high"):
             return
         allowed = "'low', 'high', or a list of whole numbers from 1, none of them twice"
         given = listed(self.layers)

@@ -18,7 +18,8 @@ from unspool.engine.branch import Branch, Detokenizer
 from unspool.engine.request import Request
 from unspool.errors import UnspoolError
 from unspool.results import Candidate, Chunk, FinishReason, Generation, Spread, Timing, Usage
-from unspool.select import Choice, Selection
+from unspool.select import Choice
+from unspool.select.base import Chooser
 from unspool.strategy import Figures, RowResult
 
 if TYPE_CHECKING:
@@ -77,8 +78,11 @@ class Flight:
         """Makes one for a branch that begins."""
         self.choice: Choice | None = None
         """What the selection has made of the candidates."""
+        self._chooser = None if request.select is None else request.select.begin()
         self._finished: list[Candidate | None] = []
         """Of a selection, the samples that have ended, in sample order."""
+        self._scored: dict[Branch, None] = {}
+        """Branches that have a score, in the order in which they got it: of those that tie, the earlier."""
         self._agreement = Agreement() if request.revises else None
         self._now = 0.0
         self._frontier: dict[Branch, RowResult] = {}
@@ -103,8 +107,8 @@ class Flight:
         while rows:
             self._grow(rows)
             rows = self._drafted_rows() if self.request.proposer is not None else ()
-        if self.request.select is not None and not self.request.strategy.revises:
-            self._settle(self.request.select)
+        if self._chooser is not None and not self.request.strategy.revises:
+            self._settle(self._chooser)
 
     def _grow(self, rows: Sequence[RowResult]) -> None:
         """Let the strategy grow branches once.
@@ -120,7 +124,7 @@ class Flight:
                     "nor ended it"
                 )
 
-    def _settle(self, select: Selection) -> None:
+    def _settle(self, chooser: Chooser) -> None:
         """End the samples that can no longer change what is chosen, and forget those that came too early.
 
         Raises what the selection does.
@@ -130,7 +134,7 @@ class Flight:
                 self._finished.append(None)
             if self._finished[at] is None and not branch.growing:
                 self._finished[at] = branch.candidate()
-        decided = select.settled(self._finished)
+        decided = chooser.settled(self._finished)
         if decided is not None and decided < len(self.branches):
             for branch in self.branches[decided:]:
                 self.drop(branch)
@@ -186,6 +190,8 @@ class Flight:
     def score(self, branch: Branch, score: float, total: float) -> None:
         """Say what results are ranked by, and the sum that it is made of."""
         branch.score, branch.total = score, total
+        self._scored.pop(branch, None)
+        self._scored[branch] = None
 
     def hidden(self, branch: Branch, first: int) -> npt.NDArray[np.float32]:
         """[n, hidden_size] hidden states of a branch's tokens from position ``first`` on."""
@@ -200,6 +206,7 @@ class Flight:
         branch.growing = False
         self.dropped = True
         self.branches.remove(branch)
+        self._scored.pop(branch, None)
 
     def finish(self, branch: Branch, reason: FinishReason) -> None:
         """Commit a branch's tokens and end it as a result, if none of them did."""
@@ -243,15 +250,15 @@ class Flight:
             return []
         assert self._agreement is not None
         generation = self.generation()
-        *chunks, last = self._agreement.last_chunks(self.ranked)
-        return [*chunks, replace(last, generation=generation)]
+        [chunk] = self._agreement.last_chunks(self.ranked[:1])  # the others are in the result
+        return [replace(chunk, generation=generation)]
 
     @property
     def ranked(self) -> list[Branch]:
         """The branches of a flight that has ended, as results come: best first, or in sample order."""
         made = self.branches
         if not any(branch.score is None for branch in made):
-            made = sorted(made, key=lambda branch: (-cast(float, branch.score), branch.index))
+            made = sorted(self._scored, key=lambda branch: -cast(float, branch.score))
         return made if self.choice is None else [made[at] for at in self.choice.order]
 
     def fail(self, error: BaseException) -> None:
@@ -273,8 +280,8 @@ class Flight:
         """
         if self.error is not None:
             raise self.error
-        if self.request.select is not None and self.choice is None:
-            self.choice = self.request.select.choose([branch.candidate() for branch in self.ranked])
+        if self._chooser is not None and self.choice is None:
+            self.choice = self._chooser.choose([branch.candidate() for branch in self.ranked])
         candidates = self._candidates()
         completion = sum(len(candidate.token_ids) for candidate in candidates)
         usage = Usage(len(self.request.prompt), completion, self.cached_tokens)

@@ -45,6 +45,18 @@ class Choice:
         """How many candidates it was made from: fewer than ``n`` where a vote was settled before."""
         return len(self.order)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON knows it; answers that are no text or number as their ``repr``."""
+        tally = [
+            {
+                "answer": each.answer if isinstance(each.answer, (str, int, float)) else repr(each.answer),
+                "votes": each.votes,
+                "mean_logprob": each.mean_logprob,
+            }
+            for each in self.tally
+        ]
+        return {"order": list(self.order), "scores": list(self.scores), "tally": tally}
+
     @property
     def answer(self) -> Hashable:
         """The answer that won a vote; ``None`` where there is none."""
@@ -65,7 +77,7 @@ class Chooser(Protocol):
         ...
 
     def choose(self, candidates: Sequence[Candidate]) -> Choice:
-        """The choice among candidates 0 to m - 1, all finished; at least one."""
+        """The choice among candidates 0 to m - 1, all finished: at least one, and all that were looked at."""
         ...
 
 

@@ -40,10 +40,10 @@ class BestOf:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))
-        if not callable(self.score) and not (isinstance(self.score, str) and self.score in SCORES):
+        given: object = self.score
+        if not callable(given) and not (isinstance(given, str) and given in SCORES):
             raise ParameterError(
-                f"score must be one of {', '.join(SCORES)}, or a function of a Candidate, "
-                f"not {shown(self.score)}"
+                f"score must be one of {', '.join(SCORES)}, or a function of a Candidate, not {shown(given)}"
             )
 
     def begin(self) -> BestOf:

@@ -62,8 +62,8 @@ class ChrF:
     def _score(self, hypothesis: NGrams, reference: NGrams, matches: list[int]) -> float:
         statistics = [
             count
-            for mine, its, both in zip(hypothesis.totals, reference.totals, matches, strict=True)
-            for count in (mine if its else 0, its, both)
+            for counts in zip(hypothesis.totals, reference.totals, matches, strict=True)
+            for count in counts
         ]
         return float(self.metric._compute_f_score(statistics))
 

@@ -117,23 +117,19 @@ class Count:
         return self.decided
 
     def choose(self, candidates: Sequence[Candidate]) -> Choice:
-        """The candidates by their answers' votes. Those that were read are taken to be the same."""
+        """The candidates by their answers' votes. Those read before are taken to be the same."""
         for candidate in candidates[len(self.answers) :]:
             self._read(candidate)
-        considered = range(len(candidates))
-        voters = {
-            answer: mine
-            for answer, those in self.voters.items()
-            if (mine := [place for place in those if place in considered])
-        }
-        ranked = sorted(voters.items(), key=lambda item: (-len(item[1]), -self._mean(item[1])))
-        silent = [place for place in considered if self.answers[place] is None]
+        ranked = sorted(self.voters.items(), key=lambda item: (-len(item[1]), -self._mean(item[1])))
+        silent = [place for place, answer in enumerate(self.answers) if answer is None]
         by_mean = best_first([self.means[place] for place in silent])
-        order = [place for _, those in ranked for place in those] + [silent[i] for i in by_mean]
-        votes = {answer: float(len(those)) for answer, those in ranked}
-        scores = (0.0 if (answer := self.answers[p]) is None else votes[answer] for p in considered)
-        tally = (Tally(answer, len(those), self._mean(those)) for answer, those in ranked)
-        return Choice(tuple(order), tuple(scores), tuple(tally))
+        return Choice(
+            order=(*(place for _, voters in ranked for place in voters), *(silent[i] for i in by_mean)),
+            scores=tuple(
+                0.0 if answer is None else float(len(self.voters[answer])) for answer in self.answers
+            ),
+            tally=tuple(Tally(answer, len(voters), self._mean(voters)) for answer, voters in ranked),
+        )
 
     def _read(self, candidate: Candidate) -> None:
         answer = self.vote.answer(candidate.text)
@@ -158,15 +154,9 @@ class Count:
             return True
         if rest > self.most:
             return False
-        leader = min(
-            (voters for voters in self.voters.values() if len(voters) == self.most),
-            key=lambda voters: (-self._mean(voters), voters[0]),
-        )
-        return all(
-            self._beats(leader, voters, rest)
-            for voters in (*self.voters.values(), [])
-            if voters is not leader
-        )
+        leader = max(self.voters.values(), key=len)
+        rivals = (voters for voters in (*self.voters.values(), []) if voters is not leader)
+        return all(self._beats(leader, rival, rest) for rival in rivals)
 
     def _beats(self, leader: list[int], rival: list[int], rest: int) -> bool:
         """Whether a leader beats a rival who gets all the rest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Fate = Literal["kept", "finished", "dropped"]
 
@@ -49,6 +49,10 @@ class Tree:
     def settle(self, node: int, fate: Fate) -> None:
         """Say what became of a node."""
         self.nodes[node] = self.nodes[node]._replace(fate=fate)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON knows it."""
+        return {"nodes": [node._asdict() for node in self.nodes], "results": list(self.results)}
 
     def path(self, node: int) -> list[int]:
         """The nodes from a text's first token to this one."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 from unspool import conversion
+from unspool.combine import DoLa
 from unspool.errors import ParameterError, shown
+from unspool.strategy import Beam, BeamSample, Contrastive, DiverseBeam, Method
 from unspool.translation.reading import Reading, present, reading_of, scopes_of
+
+Made = TypeVar("Made")
 
 INERT = (
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory"),
@@ -17,18 +21,10 @@ INERT = (
     *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind"),
     *("target_lookbehind", "speculation_type", "return_dict_in_generate", "renormalize_logits"),
     *("pad_token_id", "bos_token_id", "decoder_start_token_id", "transformers_version"),
-    *("length_penalty", "early_stopping"),  # of beams, which are refused
 )
 """Settings on which no token depends."""
 OFF: dict[str, Collection[Any]] = {
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0,),
-    "penalty_alpha": (0,),
-    "dola_layers": (),
     "constraints": ([],),
-    "force_words_ids": ([],),
-    "guidance_scale": (1,),
     "encoder_repetition_penalty": (1,),
     "encoder_no_repeat_ngram_size": (0,),
     "forced_bos_token_id": (),
@@ -53,7 +49,8 @@ def from_transformers(config: Any) -> dict[str, Any]:
 
     Without ``do_sample`` the text is greedy, and what shapes a draw is passed over, as Transformers does;
     with it top-k is 50 where it is missing, and without ``max_new_tokens`` 20 tokens are generated. Stop
-    strings stay in the text.
+    strings stay in the text. Searches that Transformers 5 has no longer mean what they meant: groups of
+    beams, forced words, contrastive search, DoLa.
     """
     reading = reading_of("Transformers", config)
     reading.skip([*INERT, *(name for name in reading.left if name.startswith("_"))])
@@ -72,7 +69,8 @@ def from_transformers(config: Any) -> dict[str, Any]:
         "bad_words": (*words, *((token,) for token in suppressed)) or None,
         "logit_bias": reading.converted(sequence_bias, "sequence_bias") or None,
         "min_tokens": _beyond_prompt(reading, "min", default=0),
-        **_draw(reading),
+        **_grown(reading),
+        "guidance_scale": reading.number("guidance_scale", default=None),
         "max_tokens": _beyond_prompt(reading, "max", default=20),
         "stop": stop or None,
         "include_stop": True if stop else None,
@@ -107,9 +105,53 @@ def sequence_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     return conversion.biases(name, {token: bias for (token,), (_, bias) in zip(ids, pairs, strict=True)})
 
 
-def _draw(reading: Reading) -> dict[str, Any]:
-    """The settings that only a draw heeds; those of a greedy text where nothing is drawn."""
+def _grown(reading: Reading) -> dict[str, Any]:
+    """How branches grow: by draws, greedily, or in a search; and what rows are made of."""
     drawn = reading.flag("do_sample") or False
+    top_k = reading.left.get("top_k")
+    layers = reading.take("dola_layers")
+    alpha = reading.number("penalty_alpha", default=0.0)
+    beams = _beams(reading, drawn)
+    settings = _draw(reading, drawn)
+    if beams is None and alpha > 0 and not drawn:
+        beams = _made(reading, lambda: Contrastive(50 if top_k is None else top_k, alpha))
+    if beams is not None and not drawn:
+        settings = dict.fromkeys(settings)
+    source = None if layers is None else _made(reading, lambda: DoLa(layers))
+    return settings | {"strategy": beams, "source": source}
+
+
+def _beams(reading: Reading, drawn: bool) -> Method | None:
+    """The search of several beams, if there are several; what only beams heed is passed over if not."""
+    width, groups = (reading.whole(name, default=1) for name in ("num_beams", "num_beam_groups"))
+    diversity = reading.number("diversity_penalty", default=0.0)
+    length_penalty = reading.number("length_penalty", default=1.0)
+    stopping = reading.take("early_stopping", default=False)
+    forced = reading.take("force_words_ids")
+    if width == 1 and forced is None:
+        return None
+
+    def make() -> Method:
+        if groups > 1:
+            return DiverseBeam(width, groups, diversity, length_penalty, stopping)
+        if drawn:
+            return BeamSample(width, length_penalty, stopping)
+        return Beam(width, length_penalty, stopping, force_words=() if forced is None else forced)
+
+    return _made(reading, make)
+
+
+def _made(reading: Reading, make: Callable[[], Made]) -> Made | None:
+    """What is made of settings; where they are refused, that is said beside what else is."""
+    try:
+        return make()
+    except ParameterError as error:
+        reading.refused.append(str(error))
+        return None
+
+
+def _draw(reading: Reading, drawn: bool) -> dict[str, Any]:
+    """The settings that only a draw heeds; those of a greedy text where nothing is drawn."""
     epsilon, eta = reading.number("epsilon_cutoff", default=0.0), reading.number("eta_cutoff", default=0.0)
     settings = {
         "temperature": reading.number("temperature", default=1.0),
