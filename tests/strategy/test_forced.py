@@ -117,7 +117,7 @@ def plain_forced(toy: Toy, sets: Sets, width: int, penalty: float) -> list[Text]
     st.integers(0, 2),
     st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=6),
 )
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_a_narrow_beam_is_a_plain_one(
     seed: int,
     sets: Sets,
@@ -149,7 +149,7 @@ def test_a_narrow_beam_is_a_plain_one(
     st.integers(0, 2),
     st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=3),
 )
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_whatever_the_width_every_result_holds_them_or_the_request_says_so(
     seed: int,
     sets: Sets,

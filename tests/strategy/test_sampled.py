@@ -61,7 +61,7 @@ def test_beams_are_drawn_by_the_probabilities_of_their_whole_texts(transformers:
     assert sum(expected.values()) == pytest.approx(1)
     counts = Counter(
         frozenset(text.tokens for text in search(toy, BeamSample(2), 2, seed, transformers=transformers))
-        for seed in range(4000)
+        for seed in range(2000)
     )
     pairs = list(expected)
     assert_drawn_from(np.array([expected[p] for p in pairs]), np.array([counts[p] for p in pairs]))

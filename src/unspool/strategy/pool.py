@@ -229,14 +229,14 @@ def promise(stopping: EarlyStopping, scoring: Scoring, task: Task) -> Callable[[
 
 
 def considered(width: int, task: Task) -> int:
-    """How many candidates of all beams a step looks at: so many that ``width`` of them end with no end token."""
+    """How many candidates of all beams a step looks at: of so many, ``width`` end with no end token."""
     return max(2, 1 + len(task.end_ids)) * width
 
 
 def offered(width: int, task: Task) -> int:
     """How many candidates of one beam may come to be looked at.
 
-    End tokens apart, a beam gives no more than ``width``; but each that a stop string ends makes place for one.
+    End tokens apart, no more than ``width``; but each that a stop string ends makes place for another.
     """
     return considered(width, task) if task.stops else width + len(task.end_ids)
 
