@@ -143,6 +143,7 @@ def begin(
             learns=chain.learns,
             traced=params.trace,
             transformers=transformers,
+            stops=bool(params.stop_strings),
         )
     )
 
