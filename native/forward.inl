@@ -9,10 +9,12 @@
 #include "threads.h"
 
 #include "simd/exp.h"
+#include "simd/tanh.h"
 #include "quant/quantize.h"
 #include "quant/matmul.h"
 #include "ops/norm.h"
 #include "ops/swiglu.h"
+#include "ops/cache_format.h"
 #include "ops/attention.h"
 
 namespace unspool::UNSPOOL_ISA {
@@ -66,8 +68,9 @@ struct Worker {
     barrier();
   }
 
-  // Queries rotated and scaled; keys rotated, and keys and values written to the cache. Of all matrices the
-  // values' suffers most from an input in int8, and it is small: it alone takes the fine part too.
+  // Queries rotated and scaled; keys rotated, and keys and values written to the cache, or set aside for
+  // write_whole_vectors. Of all matrices the values' suffers most from an input in int8, and it is small: it alone
+  // takes the fine part too.
   void project(int layer) {
     const Layer& weights = model.layers[layer];
     const Activations* fine = fine_input(weights);
@@ -75,13 +78,14 @@ struct Worker {
     const Spec& spec = model.spec;
     const StepBatch& b = step.batch;
     const Tiling& tiling = step.all.tiling;
-    const size_t block_halves = model.cache.block_halves();
+    const Cache& cache = model.cache;
+    const size_t kv_size = static_cast<size_t>(spec.num_kv_heads) * spec.head_dim;
     const auto rotate = [&](f32x16 v, int t, int d) {
       const float* cosines = model.rotary.cosines(b.positions[t]) + d;
       const float* sines = model.rotary.sines(b.positions[t]) + d;
       return fma(v, load(cosines), swap_pairs(v) * load(sines));
     };
-    const f32x16 scale = set(1.0f / __builtin_sqrtf(static_cast<float>(spec.head_dim)));
+    const f32x16 scale = set(spec.attention_scale);
     multiply(weights.query, worker, input, nullptr, tiling, [&](int panel, int first, int n, const float* out) {
       const int d = 16 * panel % spec.head_dim;
       float* query = step.query(16 * panel / spec.head_dim, first) + d;
@@ -89,27 +93,50 @@ struct Worker {
         store(query, rotate(load(out), t, d) * scale);
       }
     });
-    // Halves saturate: an infinite one would turn later rows into NaN. A key that is NaN stays NaN, so that the
-    // rows that see it are; a value becomes finite even then, as rows that may not see it multiply it by 0.
-    const f32x16 most = set(65504.0f), least = set(-65504.0f);
     multiply(weights.key, worker, input, nullptr, tiling, [&](int panel, int first, int n, const float* out) {
-      const int d = 16 * panel % spec.head_dim;
-      uint16_t* layer_keys = model.cache.keys(0, layer, 16 * panel / spec.head_dim) + kBlock * d;
-      for (int t = first; t < first + n; t++, out += 16) {
-        alignas(32) uint16_t halves[16];
-        store_half(halves, max(least, min(most, rotate(load(out), t, d))));
-        uint16_t* keys = layer_keys + block_halves * (b.slots[t] / kBlock) + b.slots[t] % kBlock;
-        for (int i = 0; i < 16; i++) keys[kBlock * i] = halves[i];
-      }
+      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
+      with_format(cache.layout.type, [&](auto format) {
+        using Format = decltype(format);
+        for (int i = 0; i < n; i++) {
+          const int t = first + i, slot = b.slots[t];
+          const f32x16 key = bounded_key<Format>(rotate(load(out + 16 * i), t, d));
+          if constexpr (Format::kWhole) {
+            store(step.keys + kv_size * t + 16 * panel, key);
+          } else {
+            write_key<Format>(cache.head(slot / kBlock, layer, head), slot % kBlock, d, key);
+          }
+        }
+      });
     });
     multiply(weights.value, worker, input, fine, tiling, [&](int panel, int first, int n, const float* out) {
-      const int d = 16 * panel % spec.head_dim;
-      uint16_t* layer_values = model.cache.values(model.cache.keys(0, layer, 16 * panel / spec.head_dim)) + d;
-      for (int t = first; t < first + n; t++, out += 16) {
-        uint16_t* values = layer_values + block_halves * (b.slots[t] / kBlock) + spec.head_dim * (b.slots[t] % kBlock);
-        store_half(values, max(min(load(out), most), least));
-      }
+      const int head = 16 * panel / spec.head_dim, d = 16 * panel % spec.head_dim;
+      with_format(cache.layout.type, [&](auto format) {
+        using Format = decltype(format);
+        for (int i = 0; i < n; i++) {
+          const int t = first + i, slot = b.slots[t];
+          const f32x16 value = bounded_value<Format>(load(out + 16 * i));
+          if constexpr (Format::kWhole) {
+            store(step.values + kv_size * t + 16 * panel, value);
+          } else {
+            write_value<Format>(cache.layout, cache.head(slot / kBlock, layer, head), slot % kBlock, d, value);
+          }
+        }
+      });
     });
+    if (cache.layout.scaled()) write_whole(layer);
+  }
+
+  // Keys and values that project set aside, each a head's whole vector, which the scale is made of.
+  void write_whole(int layer) {
+    barrier();
+    const Cache& cache = model.cache;
+    const int heads = cache.kv_heads, head_dim = cache.layout.head_dim, count = step.batch.num_tokens * heads;
+    for (int i = begin(count); i < end(count); i++) {
+      const int slot = step.batch.slots[i / heads];
+      const size_t at = static_cast<size_t>(head_dim) * i;
+      write_bytes(cache.layout, cache.head(slot / kBlock, layer, i % heads), slot % kBlock, step.keys + at,
+                  step.values + at);
+    }
   }
 
   void attend_all(int layer, const RowSet& rows) {
@@ -117,15 +144,17 @@ struct Worker {
     for (;;) {
       const int i = step.next_item[layer].fetch_add(1, std::memory_order_relaxed);
       if (i >= count) return;
-      attend(model, step, layer, rows.items[i], scratch);
+      with_format(model.cache.layout.type, [&](auto format) {
+        attend<decltype(format)>(model, step, layer, rows.items[i], scratch);
+      });
     }
   }
 
-  const Activations& take_attended(const RowSet& rows) {
+  const Activations& take_attended(int layer, const RowSet& rows) {
     const size_t size = model.spec.query_size();
     return prepare(step.attended_input, rows.alone, rows.count(), [&](const Activations& input, int i) {
       float* row = step.attended + size * rows.tokens[i];
-      if (step.split_pieces) merge_parts(model, step, rows.tokens[i], row = scratch.row);
+      if (step.split_pieces) merge_parts(model, step, layer, rows.tokens[i], row = scratch.row);
       put(row, input, nullptr, rows.tiling, i);
     });
   }
@@ -208,7 +237,7 @@ static void forward(const Model& model, Step& step, Pool& pool, int worker) {
     if (rows.count() == 0) break;
     w.attend_all(layer, rows);
     w.barrier();
-    w.add_to_residual(rows, weights.output, w.take_attended(rows));
+    w.add_to_residual(rows, weights.output, w.take_attended(layer, rows));
     w.barrier();
     w.feed_forward(rows, weights);
     w.barrier();

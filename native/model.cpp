@@ -159,6 +159,12 @@ const Spec& checked(const Spec& s) {
   require(s.vocab_size <= kMaxVocabulary, "the sampler takes vocabularies of at most 4,194,304 tokens");
   require(s.rope_theta > 0 && s.rope_theta <= std::numeric_limits<float>::max(),
           "the base of the rotary frequencies must be positive");
+  require(std::isfinite(s.attention_scale) && s.attention_scale > 0,
+          "queries must be multiplied by a number above 0");
+  require(std::isfinite(s.attention_softcap) && s.attention_softcap >= 0, "a cap on scores must be above 0, or 0: off");
+  require(s.layers.empty() || s.layers.size() == static_cast<size_t>(s.num_layers),
+          "a spec describes all of its layers, or none");
+  for (const LayerSpec& layer : s.layers) require(layer.window >= 0, "a window must be at least 1, or 0: off");
   require(s.norm_epsilon >= 0 && s.norm_epsilon <= 1, "the norms' epsilon must be from 0 to 1");
   return s;
 }
@@ -166,7 +172,7 @@ const Spec& checked(const Spec& s) {
 }  // namespace
 
 Model::Model(const Spec& unchecked, const Kernels& kernels, Pool& pool,
-             const std::map<std::string, RawTensor>& tensors)
+             const std::map<std::string, RawTensor>& tensors, CacheType cache_type)
     : spec(checked(unchecked)), kernels(&kernels), rotary(spec.head_dim, spec.rope_dim, spec.rope_theta) {
   const Roles roles(tensors);
   Packer packer(pool.size());
@@ -198,9 +204,9 @@ Model::Model(const Spec& unchecked, const Kernels& kernels, Pool& pool,
   const std::string head_role = tied ? "embedding" : "head";
   packer.add(head, roles.take(head_role, spec.vocab_size, hidden), head_role);
   streams_ = packer.pack(pool);
+  cache.layout = {cache_type, spec.head_dim};
   cache.layers = spec.num_layers;
   cache.kv_heads = spec.num_kv_heads;
-  cache.head_dim = spec.head_dim;
 }
 
 void Model::allocate(int num_blocks) {
@@ -208,7 +214,7 @@ void Model::allocate(int num_blocks) {
     throw std::invalid_argument("a cache has 0 to " + std::to_string(kMaxBlocks) + " blocks, not " +
                                 std::to_string(num_blocks));
   }
-  Cache fresh{cache.layers, cache.kv_heads, cache.head_dim, 0, Memory()};
+  Cache fresh{cache.layout, cache.layers, cache.kv_heads, 0, Memory()};
   fresh.allocate(num_blocks);
   rotary.allocate(num_blocks * kBlock);
   cache = std::move(fresh);

@@ -17,6 +17,10 @@ constexpr int kMaxHeadDim = 512;
 constexpr int kMaxHeads = 1 << 16;
 constexpr int kMaxBlocks = (1 << 27) - 1;  // slots are numbered by int32
 
+struct LayerSpec {
+  int window = 0;  // a token attends to that many of its last positions, its own included; 0: to all
+};
+
 struct Spec {
   int vocab_size = 0;
   int hidden_size = 0;
@@ -28,7 +32,11 @@ struct Spec {
   int rope_dim = 0;
   double rope_theta = 0;
   float norm_epsilon = 0;
+  float attention_scale = 0;    // queries are multiplied by it
+  float attention_softcap = 0;  // scores become cap * tanh(score / cap); 0: off
+  std::vector<LayerSpec> layers;  // [num_layers], or none: all as by default
 
+  int window(int layer) const { return layers.empty() ? 0 : layers[layer].window; }
   int query_size() const { return num_heads * head_dim; }
   int group_heads() const { return num_heads / num_kv_heads; }  // query heads that share a kv head
 };
@@ -55,7 +63,8 @@ struct Model {
   // "layers.i." with attention_norm, query, key, value, output, feed_forward_norm, gate, up, down. Packs them
   // on all workers. Throws std::invalid_argument for a tensor that is missing, of another shape than the
   // spec's, of a type without kernels, or not finite (a borrowed embedding table is not looked through).
-  Model(const Spec& spec, const Kernels& kernels, Pool& pool, const std::map<std::string, RawTensor>& tensors);
+  Model(const Spec& spec, const Kernels& kernels, Pool& pool, const std::map<std::string, RawTensor>& tensors,
+        CacheType cache_type);
 
   // The cache, zeroed, and room for its positions' rotations. Throws std::invalid_argument or
   // std::bad_alloc, and then nothing has changed.

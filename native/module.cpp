@@ -65,8 +65,10 @@ View view(const Output& output) {
 // A model with the scratch of its steps. One thread at a time computes with it or changes it.
 class Decoder {
  public:
-  Decoder(Pool& pool, const std::string& instruction_set, int max_step_tokens, const Spec& spec, nb::dict tensors)
-      : pool_(pool), model_(packed(spec, kernels(instruction_set), pool, raw_tensors(tensors))),
+  Decoder(Pool& pool, const std::string& instruction_set, int max_step_tokens, const std::string& cache,
+          const Spec& spec, nb::dict tensors)
+      : pool_(pool),
+        model_(packed(spec, kernels(instruction_set), pool, raw_tensors(tensors), cache_type(cache))),
         step_(model_, pool.size(), max_step_tokens) {}
 
   void allocate(int num_blocks) {
@@ -154,9 +156,9 @@ class Decoder {
   };
 
   static Model packed(const Spec& spec, const Kernels& kernels, Pool& pool,
-                      const std::map<std::string, RawTensor>& tensors) {
+                      const std::map<std::string, RawTensor>& tensors, CacheType cache) {
     nb::gil_scoped_release release;
-    return Model(spec, kernels, pool, tensors);
+    return Model(spec, kernels, pool, tensors, cache);
   }
 
   static std::map<std::string, RawTensor> raw_tensors(nb::dict tensors) {
@@ -189,6 +191,10 @@ NB_MODULE(_native, m) {
         nb::call_guard<nb::gil_scoped_release>(),
         "Bytes a second that all workers together read from memory, the best of some repeats.");
 
+  nb::class_<LayerSpec>(m, "LayerSpec", "What differs between a decoder's layers.")
+      .def(nb::init<int>(), "window"_a)
+      .def_ro("window", &LayerSpec::window);
+
   nb::class_<Spec>(m, "Spec", "The sizes of a Llama-shaped decoder.")
       .def(nb::init<>())
       .def_rw("vocab_size", &Spec::vocab_size)
@@ -200,11 +206,15 @@ NB_MODULE(_native, m) {
       .def_rw("head_dim", &Spec::head_dim)
       .def_rw("rope_dim", &Spec::rope_dim)
       .def_rw("rope_theta", &Spec::rope_theta)
-      .def_rw("norm_epsilon", &Spec::norm_epsilon);
+      .def_rw("norm_epsilon", &Spec::norm_epsilon)
+      .def_rw("attention_scale", &Spec::attention_scale)
+      .def_rw("attention_softcap", &Spec::attention_softcap)
+      .def_rw("layers", &Spec::layers);
 
   nb::class_<Decoder>(m, "Decoder", "A model's packed weights, its cache, and one step at a time.")
-      .def(nb::init<Pool&, const std::string&, int, const Spec&, nb::dict>(), "pool"_a, "instruction_set"_a,
-           "max_step_tokens"_a, "spec"_a, "tensors"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>())
+      .def(nb::init<Pool&, const std::string&, int, const std::string&, const Spec&, nb::dict>(), "pool"_a,
+           "instruction_set"_a, "max_step_tokens"_a, "cache_type"_a, "spec"_a, "tensors"_a, nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 7>())
       .def("allocate", &Decoder::allocate, "num_blocks"_a)
       // No conversions: an array of another type would be cut to fit in silence.
       .def("forward", &Decoder::forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),

@@ -91,6 +91,10 @@ Step::Step(const Model& model, int workers, int capacity)
     const size_t t = capacity;
     residual = arena.take<float>(t * spec.hidden_size);
     queries = arena.take<float>(t * spec.query_size());
+    if (model.cache.layout.scaled()) {
+      keys = arena.take<float>(t * spec.num_kv_heads * spec.head_dim);
+      values = arena.take<float>(t * spec.num_kv_heads * spec.head_dim);
+    }
     attended = arena.take<float>(t * spec.query_size());
     hidden_input.clear();
     fine_input.clear();
@@ -108,7 +112,8 @@ Step::Step(const Model& model, int workers, int capacity)
   arena.restart(rows_.data());
   lay_out();
   for (int w = 0; w < workers; w++) {
-    scratch.emplace_back(spec.head_dim, spec.group_heads(), std::max(spec.hidden_size, spec.query_size()), capacity);
+    scratch.emplace_back(model.cache.layout, spec.group_heads(), std::max(spec.hidden_size, spec.query_size()),
+                         capacity);
   }
   next_item = std::make_unique<std::atomic<int>[]>(spec.num_layers);
 }

@@ -85,7 +85,9 @@ class Step {
 
   // Scratch, one row a token.
   float* residual = nullptr;  // [capacity][hidden_size]
-  float* queries = nullptr;   // [kv head][capacity][heads of the group][head_dim], rotated, times 1 / sqrt(head_dim)
+  float* queries = nullptr;   // [kv head][capacity][heads of the group][head_dim], rotated, times attention_scale
+  float* keys = nullptr;      // [capacity][num_kv_heads][head_dim] that are written whole, likewise values
+  float* values = nullptr;
   float* attended = nullptr;  // [capacity][query_size]
   std::vector<Activations> hidden_input;    // [worker] normalized residual; worker 0's is shared unless alone
   std::vector<Activations> fine_input;      // [worker] likewise: what int8 rounds away of hidden_input

@@ -13,6 +13,11 @@ class Pool:
     @property
     def threads(self) -> int: ...
 
+class LayerSpec:
+    def __init__(self, window: int) -> None: ...
+    @property
+    def window(self) -> int: ...
+
 class Spec:
     vocab_size: int
     hidden_size: int
@@ -24,6 +29,9 @@ class Spec:
     rope_dim: int
     rope_theta: float
     norm_epsilon: float
+    attention_scale: float
+    attention_softcap: float
+    layers: list[LayerSpec]
     def __init__(self) -> None: ...
 
 class Decoder:
@@ -32,6 +40,7 @@ class Decoder:
         pool: Pool,
         instruction_set: str,
         max_step_tokens: int,
+        cache_type: str,
         spec: Spec,
         tensors: dict[str, tuple[int, int, int, npt.NDArray[np.uint8]]],
     ) -> None: ...

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unspool.cache.size import CacheType, vector_bytes
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """What differs between a model's layers."""
+
+    window: int = 0
+    """A token attends to this many positions, the last ones, its own included; 0: to all."""
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -27,7 +37,13 @@ class ModelSpec:
     """How many of each head's dimensions are rotated, in interleaved pairs; the rest pass through."""
     tied_embeddings: bool
     """Whether the head is the embedding table."""
+    layers: tuple[LayerSpec, ...] = ()
+    """[num_layers], or none: all as by default."""
+    attention_scale: float = 0.0
+    """Queries are multiplied by it; 0: ``head_dim ** -0.5``."""
+    attention_softcap: float = 0.0
+    """Scores become ``cap * tanh(scores / cap)``; 0: off."""
 
-    def cache_bytes_per_token(self, bytes_per_element: int = 2) -> int:
-        """Bytes of keys and values that one token takes: 2 * layers * kv_heads * head_dim * element."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_element
+    def cache_bytes_per_token(self, cache_type: CacheType = "float16") -> int:
+        """Bytes of keys and values that one token takes: 2 * layers * kv_heads vectors of head_dim."""
+        return 2 * self.num_layers * self.num_kv_heads * vector_bytes(self.head_dim, cache_type)
