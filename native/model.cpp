@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -170,6 +171,12 @@ const Spec& checked(const Spec& s) {
 }
 
 }  // namespace
+
+int Spec::widest_window() const {
+  int widest = layers.empty() ? 0 : layers[0].window;
+  for (const LayerSpec& layer : layers) widest = layer.window && widest ? std::max(widest, layer.window) : 0;
+  return widest;
+}
 
 Model::Model(const Spec& unchecked, const Kernels& kernels, Pool& pool,
              const std::map<std::string, RawTensor>& tensors, CacheType cache_type)

@@ -37,6 +37,7 @@ struct Spec {
   std::vector<LayerSpec> layers;  // [num_layers], or none: all as by default
 
   int window(int layer) const { return layers.empty() ? 0 : layers[layer].window; }
+  int widest_window() const;  // of any layer; 0 where one has none
   int query_size() const { return num_heads * head_dim; }
   int group_heads() const { return num_heads / num_kv_heads; }  // query heads that share a kv head
 };

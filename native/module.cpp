@@ -225,6 +225,7 @@ NB_MODULE(_native, m) {
       .def("logits", &Decoder::logits)
       .def("hidden", [](const Decoder& d) { return view(d.step().hidden); })
       .def_prop_ro("packed_bytes", [](const Decoder& d) { return d.model().packed_bytes(); })
+      .def_prop_ro("cache_bytes", [](const Decoder& d) { return d.model().cache.memory.size(); })
       .def_prop_ro("instruction_set", [](const Decoder& d) { return d.model().kernels->name; });
 
   bind_sample(m);

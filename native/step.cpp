@@ -213,7 +213,7 @@ void Step::plan_exits(const Model& model) {
 }
 
 void Step::check(const Model& model, const StepBatch& b) {
-  const int num_slots = model.cache.num_blocks * kBlock;
+  const int num_slots = model.cache.num_blocks * kBlock, widest = model.spec.widest_window();
   if (b.num_tokens < 1 || b.num_tokens > capacity_) {
     refuse(std::to_string(b.num_tokens) + " tokens, allowed are 1 to " + std::to_string(capacity_));
   }
@@ -228,8 +228,10 @@ void Step::check(const Model& model, const StepBatch& b) {
     if (end <= first || end > b.num_tokens) refuse(at("run_starts", run + 1, end) + "; every run needs a token");
     check_range("context_lens", run, context, 0, num_slots);
     const int32_t* table = b.table(run);
+    const int unseen_blocks = widest && context >= widest ? (context + 1 - widest) / kBlock : 0;
     for (int i = 0; i < (context + kBlock - 1) / kBlock; i++) {
       if (i >= b.max_blocks) refuse(at("context_lens", run, context) + ", longer than the block table");
+      if (i < unseen_blocks && table[i] == -1) continue;  // freed
       check_range("block_table", run, table[i], 0, model.cache.num_blocks);
     }
     for (int t = first; t < end; t++) {

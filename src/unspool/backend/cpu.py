@@ -44,8 +44,8 @@ class CpuBackend:
         instruction_set: ``auto`` or one of ``unspool._native.instruction_sets()``. A row's bits do not depend
             on it either.
         max_step_tokens: the most tokens that one step may hold.
-        cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32``, or ``int8``, which
-            takes half of float16 and has a float16 scale for each token, head, and of keys and values.
+        cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32`` or ``int8``, which
+            takes half of float16, as it has one scale for each token and head.
 
     Raises:
         BackendError: a tensor is missing, damaged, of the wrong shape or of a type without kernels; the
@@ -93,6 +93,11 @@ class CpuBackend:
     def packed_bytes(self) -> int:
         """Bytes of the packed weights: what a step of one token reads."""
         return self._decoder.packed_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the allocated cache."""
+        return self._decoder.cache_bytes
 
     def allocate(self, num_blocks: int) -> None:
         """Allocate the paged cache once: ``num_blocks`` blocks of 16 slots in every layer."""

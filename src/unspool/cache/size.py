@@ -51,7 +51,7 @@ SHAPES = {
 """Models that people size caches for, as their configurations state them."""
 
 CacheType = Literal["float16", "bfloat16", "float32", "int8"]
-"""What keys and values are kept in. ``int8``: codes times a float16 scale, one for each token, head and of the two."""
+"""What keys and values are kept in. ``int8``: codes times a scale, a float16 for each token's vector of a head."""
 
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 
@@ -73,9 +73,7 @@ def vector_bytes(head_dim: int, cache_type: CacheType = "float16") -> int:
     return element * head_dim + scale
 
 
-def cache_bytes(
-    shape: CacheShape, tokens: int, batch: int = 1, cache_type: CacheType = "float16"
-) -> int:
+def cache_bytes(shape: CacheShape, tokens: int, batch: int = 1, cache_type: CacheType = "float16") -> int:
     """Bytes of keys and values: 2 * layers * kv_heads * tokens * batch * (head_dim * element + scale).
 
     shape: the model's.
