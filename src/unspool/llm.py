@@ -51,8 +51,8 @@ class LLM:
     threads: of the processor; ``None`` takes as many as there are physical cores to use.
     cache_tokens, cache_memory: the size of the key-value cache in tokens or in bytes (one of them).
         ``None``: one sequence of the model's whole context, or what fits in 1 GiB if that is less.
-    cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32`` or ``int8``, which takes
-        half of float16's memory, and less time where a context is long (``docs/accuracy.md`` has its price).
+    cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32`` or ``int8``, which
+        takes half of float16's memory, and less time where a context is long (see ``docs/accuracy.md``).
     step_tokens: the most tokens that one step computes; default 512. Text does not depend on it.
     prefix_cache: whether requests share what was computed for prompts that begin alike.
 

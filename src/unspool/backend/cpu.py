@@ -44,8 +44,8 @@ class CpuBackend:
         instruction_set: ``auto`` or one of ``unspool._native.instruction_sets()``. A row's bits do not depend
             on it either.
         max_step_tokens: the most tokens that one step may hold.
-        cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32`` or ``int8``, which
-            takes half of float16, as it has one scale for each token and head.
+        cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32``, or ``int8``,
+            with a scale for each token and head, which takes half of float16.
 
     Raises:
         BackendError: a tensor is missing, damaged, of the wrong shape or of a type without kernels; the

@@ -51,7 +51,7 @@ SHAPES = {
 """Models that people size caches for, as their configurations state them."""
 
 CacheType = Literal["float16", "bfloat16", "float32", "int8"]
-"""What keys and values are kept in. ``int8``: codes times a scale, a float16 for each token's vector of a head."""
+"""What keys and values are kept in. ``int8``: codes times a float16 scale for each token and head."""
 
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 
