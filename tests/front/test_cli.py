@@ -126,6 +126,7 @@ def test_generate_as_chat_and_with_several_samples(command: Command, tiny_path: 
         (("--set", "trace=true"), 2, "--trace is reported with --json only"),
         (("--max-tokens", "9999"), 1, "max_tokens=9999"),
         (("--cache-tokens", "0"), 2, "cache_tokens"),
+        (("--cache-type", "fp8"), 2, "cache_type must be one of float16, bfloat16, float32, int8, not 'fp8'"),
         (("--no-such-option",), 2, "no-such-option"),
     ],
 )
