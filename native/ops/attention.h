@@ -150,16 +150,19 @@ static inline void mix_columns(const typename Format::Element* const* blocks, in
 #pragma GCC unroll 4
     for (int c = 0; c < C; c++) acc[r][c] = zero();
   }
-  for (int p = kBlock * seen.first_block(); p < seen.end; p++) {
-    const auto* values = blocks[p / kBlock] + static_cast<size_t>(head_dim) * (p % kBlock);
-    f32x16 v[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; c++) v[c] = Format::read(values + 16 * c);
+  for (int first = kBlock * seen.first_block(); first < seen.end; first += kBlock) {
+    const auto* values = blocks[first / kBlock];
+    const int end = seen.end - first < kBlock ? seen.end : first + kBlock;
+    for (int p = first; p < end; p++, values += head_dim) {
+      f32x16 w[N];
 #pragma GCC unroll 16
-    for (int r = 0; r < N; r++) {
-      const f32x16 w = set(weights[static_cast<size_t>(kPiece) * r + p]);
+      for (int r = 0; r < N; r++) w[r] = set(weights[static_cast<size_t>(kPiece) * r + p]);
 #pragma GCC unroll 4
-      for (int c = 0; c < C; c++) acc[r][c] = fma(w, v[c], acc[r][c]);
+      for (int c = 0; c < C; c++) {
+        const f32x16 v = Format::read(values + 16 * c);
+#pragma GCC unroll 16
+        for (int r = 0; r < N; r++) acc[r][c] = fma(w[r], v, acc[r][c]);
+      }
     }
   }
 #pragma GCC unroll 16
