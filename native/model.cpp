@@ -165,7 +165,9 @@ const Spec& checked(const Spec& s) {
   require(std::isfinite(s.attention_softcap) && s.attention_softcap >= 0, "a cap on scores must be above 0, or 0: off");
   require(s.layers.empty() || s.layers.size() == static_cast<size_t>(s.num_layers),
           "a spec describes all of its layers, or none");
-  for (const LayerSpec& layer : s.layers) require(layer.window >= 0, "a window must be at least 1, or 0: off");
+  for (const LayerSpec& layer : s.layers) {
+    require(layer.window >= 0 && layer.window <= 1 << 30, "a window must be from 1 to 2^30 positions, or 0: off");
+  }
   require(s.norm_epsilon >= 0 && s.norm_epsilon <= 1, "the norms' epsilon must be from 0 to 1");
   return s;
 }

@@ -166,7 +166,7 @@ def test_the_cache_takes_what_the_model_says(cache_type: CacheType) -> None:
         assert make(spec, cache_type).cache_bytes == 64 * 16 * spec.cache_bytes_per_token(cache_type)
 
 
-@pytest.mark.parametrize("cache_type", ["fp16", "", None, 2])
+@pytest.mark.parametrize("cache_type", ["fp16", "", None, 2, np.array(["int8", "int8"])])
 def test_another_type_is_refused_with_what_there_is(cache_type: CacheType) -> None:
     with pytest.raises(ParameterError, match="float16, bfloat16, float32, int8"):
         make(SPEC, cache_type)

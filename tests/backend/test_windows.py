@@ -70,6 +70,15 @@ def test_rows_past_a_window_do_not_depend_on_how_they_are_computed(window: int) 
                 assert np.stack(branch.logits).tobytes() == rows.tobytes(), (instruction_set, threads)
 
 
+def test_a_window_beyond_the_context_is_none() -> None:
+    (branch,) = make_sequences([LENGTH], 45)
+    rows = [
+        make(windowed(window), "float16").forward(step_of([(branch, LENGTH)])).logits.numpy().tobytes()
+        for window in (0, LENGTH, LENGTH + 1, 2**30)
+    ]
+    assert len(set(rows)) == 1
+
+
 @pytest.mark.parametrize("threads", [1, 7])
 def test_blocks_left_of_every_window_may_be_gone(threads: int) -> None:
     spec = windowed(17, 30)
@@ -111,6 +120,7 @@ def test_a_scale_and_a_cap_are_seen_in_the_logits() -> None:
     "changes",
     [
         {"layers": (LayerSpec(window=-1), LayerSpec())},
+        {"layers": (LayerSpec(window=2**31 - 1), LayerSpec())},
         {"layers": (LayerSpec(),)},
         {"attention_softcap": -1.0},
         {"attention_softcap": float("nan")},

@@ -101,6 +101,8 @@ def test_cache_of_a_model_is_that_of_its_sizes(calc: Calc, tiny_path: Path) -> N
     sizes = ("--layers", spec.num_layers, "--kv-heads", spec.num_kv_heads, "--head-dim", spec.head_dim)
     assert of_file == calc(*common, *sizes)
     assert json.loads(of_file.out)["sizes"][0]["bytes"] == 100 * 3 * spec.cache_bytes_per_token("float32")
+    small = calc("cache", "--tokens", "100", "--cache-type", "int8", "--json", "--model", tiny_path)
+    assert json.loads(small.out)["bytes_per_token"] == spec.cache_bytes_per_token("int8")
 
 
 def test_blocks_beside_a_buffer(calc: Calc) -> None:

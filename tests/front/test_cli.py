@@ -14,6 +14,7 @@ import pytest
 
 from tests.front.commands import Command
 from unspool import ParameterError
+from unspool.cache.size import CacheType
 from unspool.cli.chat import ChatSession
 from unspool.cli.options import read_value, settings_of
 from unspool.llm import LLM
@@ -92,6 +93,29 @@ def test_an_order_is_an_engines_or_rules_joined_by_commas(
     )
     expected = llm.generate("the", order=order, top_k=9, seed=1, max_tokens=5, trace=True, **settings)
     assert json.loads(ran.out)["tokens"] == json.loads(json.dumps(expected.to_dict()["tokens"]))
+
+
+def test_generate_with_a_cache_of_another_type(command: Command, tiny_path: Path) -> None:
+    ran = command(
+        "generate",
+        "the",
+        "-m",
+        tiny_path,
+        "--cache-type",
+        "int8",
+        "--json",
+        "-t",
+        "9",
+        "--logprobs",
+        "1",
+        "--seed",
+        "1",
+    )
+    settings: dict[str, Any] = {"max_tokens": 9, "logprobs": 1, "seed": 1}
+    kinds: tuple[CacheType, ...] = ("int8", "float16")
+    made = {kind: LLM(tiny_path, cache_type=kind).generate("the", **settings) for kind in kinds}
+    tokens = {kind: json.loads(json.dumps(each.to_dict()["tokens"])) for kind, each in made.items()}
+    assert json.loads(ran.out)["tokens"] == tokens["int8"] != tokens["float16"]
 
 
 def test_generate_as_chat_and_with_several_samples(command: Command, tiny_path: Path, llm: LLM) -> None:

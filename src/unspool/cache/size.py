@@ -62,7 +62,7 @@ _BYTES = {"float16": (2, 0), "bfloat16": (2, 0), "float32": (4, 0), "int8": (1, 
 def check_cache_type(value: object) -> CacheType:
     """``value``, where it is a type of the cache. Raises ``ParameterError``."""
     for known in CACHE_TYPES:
-        if value == known:
+        if isinstance(value, str) and value == known:
             return known
     raise ParameterError(f"cache_type must be one of {', '.join(CACHE_TYPES)}, not {shown(value)}")
 
