@@ -22,7 +22,7 @@ import numpy.typing as npt
 from unspool.backend.base import BLOCK_SIZE, Float32Array, Int32Array, StepBatch, StepOutput
 from unspool.cache.size import CacheType
 from unspool.errors import BackendError
-from unspool.model.spec import ModelSpec
+from unspool.model.spec import ModelSpec, Rotary
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law, laws, sample
 
@@ -46,10 +46,12 @@ def rms_norm(x: FloatArray, weight: FloatArray, epsilon: float) -> FloatArray:
     return out
 
 
-def rotate(heads: FloatArray, position: int, theta: float, rope_dim: int) -> FloatArray:
-    """Rotate pairs (2i, 2i + 1) of heads [H, head_dim] by ``position * theta^(-2i / rope_dim)``."""
-    frequency = theta ** (-np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim)
-    angle = position * frequency
+def rotate(heads: FloatArray, position: int, rotary: Rotary | None) -> FloatArray:
+    """Rotate pairs (2i, 2i + 1) of heads [H, head_dim] by ``position * inverse_frequencies[i]``."""
+    if rotary is None:
+        return heads
+    rope_dim = rotary.dim
+    angle = position * np.array(rotary.inverse_frequencies)
     cos, sin = np.cos(angle).astype(heads.dtype), np.sin(angle).astype(heads.dtype)
     even, odd = heads[:, 0:rope_dim:2], heads[:, 1:rope_dim:2]
     out = heads.copy()
@@ -202,10 +204,11 @@ class ReferenceBackend:
         q = self._product(name + "attn_q.weight", h).reshape(spec.num_heads, spec.head_dim)
         k = self._product(name + "attn_k.weight", h).reshape(spec.num_kv_heads, spec.head_dim)
         v = self._product(name + "attn_v.weight", h).reshape(spec.num_kv_heads, spec.head_dim)
-        q = rotate(q, position, spec.rope_theta, spec.rope_dim)
-        self.keys[layer, slot] = self.rounding(rotate(k, position, spec.rope_theta, spec.rope_dim))
+        index, window = spec.layer(layer).rotary, spec.layer(layer).window
+        rotary = None if index is None else spec.rotaries[index]
+        q = rotate(q, position, rotary)
+        self.keys[layer, slot] = self.rounding(rotate(k, position, rotary))
         self.values[layer, slot] = self.rounding(v)
-        window = spec.layers[layer].window if spec.layers else 0
         visible = visible[-window:]
         keys = self.keys[layer, visible].astype(self.dtype)
         values = self.values[layer, visible].astype(self.dtype)
