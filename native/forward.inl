@@ -69,7 +69,7 @@ struct Worker {
   }
 
   // Queries rotated and scaled; keys rotated, and keys and values written to the cache, or set aside for
-  // write_whole_vectors. Of all matrices the values' suffers most from an input in int8, and it is small: it alone
+  // write_whole. Of all matrices the values' suffers most from an input in int8, and it is small: it alone
   // takes the fine part too.
   void project(int layer) {
     const Layer& weights = model.layers[layer];
