@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -107,7 +108,7 @@ class Decoder {
     const Turn turn(busy_);
     nb::gil_scoped_release release;
     step_.plan(model_, batch);
-    model_.rotary.extend(step_.positions);
+    model_.extend_rotaries(step_.positions);
     pool_.run([&](int worker) { model_.kernels->forward(model_, step_, pool_, worker); });
   }
 
@@ -178,6 +179,22 @@ class Decoder {
   Output shown_;       // what it shows; holds the memory, so that no other's address can be the same
 };
 
+// A switch that has names in Python, in the order of its values here.
+template <class Choice>
+void def_choice(nb::class_<Spec>& spec, const char* field, Choice Spec::*member, std::vector<std::string> names) {
+  spec.def_prop_rw(
+      field, [member, names](const Spec& s) { return names[static_cast<size_t>(s.*member)]; },
+      [member, names, field](Spec& s, const std::string& name) {
+        const auto found = std::find(names.begin(), names.end(), name);
+        if (found == names.end()) {
+          std::string allowed;
+          for (const std::string& other : names) allowed += (allowed.empty() ? "" : ", ") + other;
+          throw std::invalid_argument(std::string(field) + " is '" + name + "'; allowed are " + allowed);
+        }
+        s.*member = static_cast<Choice>(found - names.begin());
+      });
+}
+
 NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // where a program ends while a thread waits in here, what it holds is never let go
   m.attr("__doc__") = "unspool's kernels: the arithmetic of a step and of a row.";
@@ -192,11 +209,21 @@ NB_MODULE(_native, m) {
         "Bytes a second that all workers together read from memory, the best of some repeats.");
 
   nb::class_<LayerSpec>(m, "LayerSpec", "What differs between a decoder's layers.")
-      .def(nb::init<int>(), "window"_a)
-      .def_ro("window", &LayerSpec::window);
+      .def(nb::init<int, int>(), "window"_a, "rotary"_a)
+      .def_ro("window", &LayerSpec::window)
+      .def_ro("rotary", &LayerSpec::rotary);
 
-  nb::class_<Spec>(m, "Spec", "The sizes of a Llama-shaped decoder.")
-      .def(nb::init<>())
+  nb::class_<RotarySpec>(m, "Rotary", "A rotary position embedding.")
+      .def(nb::init<bool, std::vector<float>, float>(), "halves"_a, "inverse_frequencies"_a, "factor"_a)
+      .def_ro("halves", &RotarySpec::halves)
+      .def_ro("inverse_frequencies", &RotarySpec::inverse_frequencies)
+      .def_ro("factor", &RotarySpec::factor);
+
+  nb::class_<Spec> spec(m, "Spec", "The sizes and switches of a decoder.");
+  def_choice(spec, "norm", &Spec::norm, {"rms", "layer"});
+  def_choice(spec, "query_key_norm", &Spec::query_key_norm, {"none", "head", "whole"});
+  def_choice(spec, "activation", &Spec::activation, {"silu", "gelu_tanh", "gelu"});
+  spec.def(nb::init<>())
       .def_rw("vocab_size", &Spec::vocab_size)
       .def_rw("hidden_size", &Spec::hidden_size)
       .def_rw("intermediate_size", &Spec::intermediate_size)
@@ -204,12 +231,20 @@ NB_MODULE(_native, m) {
       .def_rw("num_heads", &Spec::num_heads)
       .def_rw("num_kv_heads", &Spec::num_kv_heads)
       .def_rw("head_dim", &Spec::head_dim)
-      .def_rw("rope_dim", &Spec::rope_dim)
-      .def_rw("rope_theta", &Spec::rope_theta)
+      .def_rw("rotaries", &Spec::rotaries)
       .def_rw("norm_epsilon", &Spec::norm_epsilon)
       .def_rw("attention_scale", &Spec::attention_scale)
       .def_rw("attention_softcap", &Spec::attention_softcap)
-      .def_rw("layers", &Spec::layers);
+      .def_rw("layers", &Spec::layers)
+      .def_rw("norm_first", &Spec::norm_first)
+      .def_rw("norm_after", &Spec::norm_after)
+      .def_rw("gated", &Spec::gated)
+      .def_rw("learned_positions", &Spec::learned_positions)
+      .def_rw("parallel_residual", &Spec::parallel_residual)
+      .def_rw("final_softcap", &Spec::final_softcap)
+      .def_rw("embedding_scale", &Spec::embedding_scale)
+      .def_rw("residual_scale", &Spec::residual_scale)
+      .def_rw("logit_scale", &Spec::logit_scale);
 
   nb::class_<Decoder>(m, "Decoder", "A model's packed weights, its cache, and one step at a time.")
       .def(nb::init<Pool&, const std::string&, int, const std::string&, const Spec&, nb::dict>(), "pool"_a,

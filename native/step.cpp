@@ -80,7 +80,8 @@ Step::Step(const Model& model, int workers, int capacity)
   hidden = Output(hidden_size, hidden_size);
   Needs of_hidden, of_attended, of_feed_forward, of_fine;
   for (const Layer& layer : model.layers) {
-    for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up}) of_hidden.of(*m);
+    for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.up}) of_hidden.of(*m);
+    if (spec.gated) of_hidden.of(layer.gate);
     of_attended.of(layer.output);
     of_fine.codes |= is_quantized(layer.value.type);
     of_feed_forward.of(layer.down);
@@ -91,10 +92,11 @@ Step::Step(const Model& model, int workers, int capacity)
     const size_t t = capacity;
     residual = arena.take<float>(t * spec.hidden_size);
     queries = arena.take<float>(t * spec.query_size());
-    if (model.cache.layout.scaled()) {
-      keys = arena.take<float>(t * spec.num_kv_heads * spec.head_dim);
-      values = arena.take<float>(t * spec.num_kv_heads * spec.head_dim);
-    }
+    const bool scaled = model.cache.layout.scaled();
+    const size_t kv_floats = t * spec.num_kv_heads * spec.head_dim;
+    if (scaled || spec.query_key_norm != QueryKeyNorm::None) keys = arena.take<float>(kv_floats);
+    if (scaled) values = arena.take<float>(kv_floats);
+    if (spec.norm_after) added = arena.take<float>(t * spec.hidden_size);
     attended = arena.take<float>(t * spec.query_size());
     hidden_input.clear();
     fine_input.clear();
@@ -243,6 +245,7 @@ void Step::check(const Model& model, const StepBatch& b) {
       if (b.positions[t] != position) {
         refuse(at("positions", t, b.positions[t]) + ", its parent's next is " + std::to_string(position));
       }
+      if (const int learned = model.spec.learned_positions) check_range("positions", t, position, 0, learned);
       if (position / kBlock >= b.max_blocks) refuse(at("positions", t, position) + ", beyond the block table");
       check_range("positions", t, position, 0, num_slots);
     }

@@ -29,14 +29,14 @@ struct Gelu {
   static inline f32x16 exponent(f32x16 x) { return set(-0.5f) * x * x; }
   static inline f32x16 value(f32x16 x, f32x16 e) {
     const f32x16 t = set(1.0f) / (set(1.0f) + set(0.3f) * abs(x));
-    f32x16 p = set(@7@);
-    p = p * t + set(@6@);
-    p = p * t + set(@5@);
-    p = p * t + set(@4@);
-    p = p * t + set(@3@);
-    p = p * t + set(@2@);
-    p = p * t + set(@1@);
-    p = p * t + set(@0@);
+    f32x16 p = set(0.035932035f);
+    p = p * t + set(-0.158277142f);
+    p = p * t + set(0.208208395f);
+    p = p * t + set(-0.0553953372f);
+    p = p * t + set(0.129469911f);
+    p = p * t + set(0.0996372998f);
+    p = p * t + set(0.120798386f);
+    p = p * t + set(0.119626388f);
     const f32x16 tail = e * (p * t);
     return x * select(x < zero(), tail, set(1.0f) - tail);
   }

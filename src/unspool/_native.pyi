@@ -1,5 +1,6 @@
 """Types of the native module: see native/module.cpp."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,20 @@ class Pool:
     def threads(self) -> int: ...
 
 class LayerSpec:
-    def __init__(self, window: int) -> None: ...
+    def __init__(self, window: int, rotary: int) -> None: ...
     @property
     def window(self) -> int: ...
+    @property
+    def rotary(self) -> int: ...
+
+class Rotary:
+    def __init__(self, halves: bool, inverse_frequencies: Sequence[float], factor: float) -> None: ...
+    @property
+    def halves(self) -> bool: ...
+    @property
+    def inverse_frequencies(self) -> list[float]: ...
+    @property
+    def factor(self) -> float: ...
 
 class Spec:
     vocab_size: int
@@ -26,12 +38,23 @@ class Spec:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rope_dim: int
-    rope_theta: float
     norm_epsilon: float
+    rotaries: list[Rotary]
+    layers: list[LayerSpec]
+    norm: str
+    norm_first: bool
+    norm_after: bool
+    query_key_norm: str
+    activation: str
+    gated: bool
+    learned_positions: int
+    parallel_residual: bool
     attention_scale: float
     attention_softcap: float
-    layers: list[LayerSpec]
+    final_softcap: float
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
     def __init__(self) -> None: ...
 
 class Decoder:

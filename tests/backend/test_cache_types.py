@@ -71,7 +71,10 @@ def distance(ours: Float32Array, theirs: Float32Array) -> float:
 @pytest.mark.parametrize("cache_type", CACHE_TYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_equal_the_reference_that_rounds_alike(shape: str, cache_type: CacheType) -> None:
-    """And not the one that rounds nothing, unless nothing is rounded."""
+    """And not the one that rounds nothing, unless nothing is rounded.
+
+    On average: a number halfway between two of the type may be rounded to the other one.
+    """
     spec = SHAPES[shape]
     (branch,) = make_sequences([45], spec.vocab_size)
     expected, exact = reference_rows(spec, branch, cache_type), reference_rows(spec, branch)
@@ -81,7 +84,7 @@ def test_rows_equal_the_reference_that_rounds_alike(shape: str, cache_type: Cach
         if cache_type == "float32":
             assert distance(got, exact) < 1e-5
         else:
-            assert 10 * distance(got, expected) < distance(got, exact)
+            assert 10 * np.abs(got - expected).mean() < np.abs(got - exact).mean()
 
 
 @pytest.mark.parametrize("cache_type", CACHE_TYPES)

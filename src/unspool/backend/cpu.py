@@ -195,12 +195,28 @@ def _native_spec(spec: ModelSpec) -> _native.Spec:
         "num_heads",
         "num_kv_heads",
         "head_dim",
-        "rope_dim",
-        "rope_theta",
         "norm_epsilon",
+        "norm",
+        "norm_first",
+        "norm_after",
+        "query_key_norm",
+        "activation",
+        "gated",
+        "learned_positions",
+        "parallel_residual",
         "attention_softcap",
+        "final_softcap",
+        "embedding_scale",
+        "residual_scale",
+        "logit_scale",
     ):
         setattr(native, name, getattr(spec, name))
     native.attention_scale = spec.attention_scale or spec.head_dim**-0.5
-    native.layers = [_native.LayerSpec(layer.window) for layer in spec.layers]
+    native.rotaries = [
+        _native.Rotary(rotary.pairs == "halves", rotary.inverse_frequencies, rotary.factor)
+        for rotary in spec.rotaries
+    ]
+    native.layers = [
+        _native.LayerSpec(layer.window, -1 if layer.rotary is None else layer.rotary) for layer in spec.layers
+    ]
     return native
