@@ -1,4 +1,4 @@
-"""Each switch of a spec computes what the reference defines, shows in the logits, and leaves bits their invariance."""
+"""Each switch of a spec computes what the reference defines, shows in the logits, and keeps rows invariant."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.backend.steps import make_sequences, one_by_one, step_of
-from tests.backend.test_cpu import run_in_random_chunks
+from tests.backend.steps import advance, make_sequences, one_by_one, step_of
+from tests.backend.test_cpu import path_to, run_in_random_chunks, tree_rows
 from tests.reference.decoder import ACTIVATIONS, Decoder, as_tensors, biases, draw, gelu, shapes
 from tests.reference.llama import ROUNDINGS
-from tests.reference.tiny import Weights, tiny_spec
+from tests.reference.tiny import Weights, stored_weights, tiny_spec
 from unspool import _native
 from unspool.backend.base import Float32Array
 from unspool.backend.cpu import CpuBackend
@@ -100,7 +100,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite": {"embedding_scale": 3.0, "residual_scale": 0.3, "logit_scale": 0.2, "attention_scale": 0.1},
     "sizes of 48": {"hidden_size": 48, "intermediate_size": 80, "gated": False, "norm": "layer"},
 }
-BIASES = {
+INTEGER_FAMILIES = [name for name in FAMILIES if FAMILIES[name].get("hidden_size", 64) % 32 == 0]
+"""Those whose rows are groups of 32."""
+BIASES: dict[str, dict[str, Any]] = {
     "query": {},
     "key": {},
     "value": {},
@@ -150,6 +152,12 @@ def expected_rows(spec: ModelSpec, weights: Weights) -> Float32Array:
     return Decoder(spec, weights).logits(branch.tokens)
 
 
+def through_q8_0(matrix: Float32Array) -> Float32Array:
+    """What a matrix in Q8_0 really holds."""
+    (stored,) = stored_weights({"matrix": matrix}, TensorType.Q8_0).values()
+    return stored
+
+
 def distance(ours: Float32Array, theirs: Float32Array) -> float:
     """The largest difference, as a share of the largest logit."""
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
@@ -183,8 +191,6 @@ def test_each_switch_of_a_family_shows(family: str) -> None:
     for field in FAMILIES[family]:
         if field in ("rotaries", "layers", "hidden_size", "intermediate_size", "tied_embeddings"):
             continue
-        if field == "norm_first":  # an olmo2 without it has no norm at all where norm_after is off
-            continue
         flipped = replace(spec, **{field: getattr(tiny_spec(), field)})
         assert np.abs(rows_of(make(flipped, draw(shapes(flipped)))) - got).max() > 1e-2, field
 
@@ -201,18 +207,18 @@ def test_a_bias_is_added_where_there_is_one(name: str) -> None:
         assert i < 2
 
 
-@pytest.mark.parametrize("type_", [TensorType.F32, TensorType.Q8_0], ids=lambda t: t.name)
-@pytest.mark.parametrize("switch", [*SWITCHES, *FAMILIES])
+@pytest.mark.parametrize(
+    ("switch", "type_"),
+    [(switch, TensorType.F32) for switch in (*SWITCHES, *FAMILIES)]
+    + [(switch, TensorType.Q8_0) for switch in (*SWITCHES, *INTEGER_FAMILIES)],
+    ids=lambda value: value.name if isinstance(value, TensorType) else value,
+)
 def test_rows_do_not_depend_on_how_they_are_computed(switch: str, type_: TensorType) -> None:
     """Whole, in chunks, one by one, in company, by any number of threads and any instruction set."""
     spec = spec_of((SWITCHES | FAMILIES)[switch])
-    if spec.hidden_size % 32 and type_ != TensorType.F32:
-        pytest.skip("no groups of 32")
     weights = draw(shapes(spec) | biases(spec))
     lengths = [LENGTH, 1, 19]
-    expected = one_by_one(
-        make(spec, weights, type_, threads=1), make_sequences(lengths, spec.vocab_size)
-    )
+    expected = one_by_one(make(spec, weights, type_, threads=1), make_sequences(lengths, spec.vocab_size))
     for n, instruction_set in enumerate(SETS):
         for threads, largest in [(1 + n % 2, LENGTH), (3, 7)]:
             backend = make(spec, weights, type_, threads, instruction_set)
@@ -220,6 +226,53 @@ def test_rows_do_not_depend_on_how_they_are_computed(switch: str, type_: TensorT
             run_in_random_chunks(backend, branches, largest)
             for branch, rows in zip(branches, expected, strict=True):
                 assert np.stack(branch.logits).tobytes() == rows.tobytes(), (instruction_set, threads)
+
+
+@pytest.mark.parametrize("family", INTEGER_FAMILIES)
+def test_integer_products_come_close_to_the_reference(family: str) -> None:
+    """With every bias; norms, biases and learned positions stay in float32."""
+    spec = spec_of(FAMILIES[family])
+    weights = draw(shapes(spec) | biases(spec))
+    stored = {
+        role: values if values.ndim == 1 or role == "positions" else through_q8_0(values)
+        for role, values in weights.items()
+    }
+    expected = expected_rows(spec, stored)
+    got = rows_of(make(spec, weights, TensorType.Q8_0))
+    assert np.abs(got - expected).mean() / np.abs(expected).mean() < 0.03
+
+
+@pytest.mark.parametrize("cache_type", ["float32", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_path_of_a_draft_tree_has_the_rows_that_it_has_alone(family: str, cache_type: CacheType) -> None:
+    spec = spec_of(FAMILIES[family])
+    backend = CpuBackend(
+        spec, as_tensors(draw(shapes(spec) | biases(spec))), threads=2, cache_type=cache_type
+    )
+    backend.allocate(64)
+    (branch,) = make_sequences([30], spec.vocab_size)
+    advance(backend, [(branch, 21)])
+    tokens, parents = np.array([9, 10, 11, 12, 13], np.int32), [-1, 0, 0, 2, -1]
+    rows = tree_rows(backend, branch, 21, tokens, parents)
+    for node in range(len(parents)):
+        path = path_to(node, parents)
+        alone = replace(
+            branch, tokens=np.concatenate([branch.tokens[:21], tokens[path]]), cached=21, logits=[]
+        )
+        advance(backend, [(alone, len(path))])
+        assert alone.logits[-1].tobytes() == rows[node].tobytes(), node
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_cut_off_after_its_first_layer_gives_the_rows_of_that_exit(family: str) -> None:
+    spec = spec_of(FAMILIES[family])
+    weights = draw(shapes(spec) | biases(spec))
+    (branch,) = make_sequences([LENGTH], spec.vocab_size)
+    step = step_of([(branch, LENGTH)])
+    exits = np.ones(LENGTH, np.int32)
+    early = make(spec, weights).forward(replace(step, exits=exits)).logits.numpy()
+    cut_off = make(replace(spec, num_layers=1, layers=spec.layers[:1]), weights)
+    assert rows_of(cut_off).tobytes() == early.tobytes()
 
 
 @pytest.mark.parametrize("cache_type", CACHE_TYPES)
@@ -309,7 +362,10 @@ def test_switches_that_cannot_be_are_refused(changes: dict[str, Any], message: s
 def test_a_bias_that_is_damaged_or_of_another_size_is_refused() -> None:
     spec = spec_of({})
     weights = draw(shapes(spec))
-    for bias, message in [(np.zeros(8, np.float32), "need 1 x 32"), (np.full(32, np.nan, np.float32), "not finite")]:
+    for bias, message in [
+        (np.zeros(8, np.float32), "need 1 x 32"),
+        (np.full(32, np.nan, np.float32), "not finite"),
+    ]:
         with pytest.raises(BackendError, match=message):
             make(spec, weights | {"layers.1.key_bias": bias})
 

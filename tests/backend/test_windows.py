@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ WINDOWS = [1, 15, 16, 17, 128, 129]
 LENGTH = 290
 
 
-def windowed(*windows: int, **changes: float) -> ModelSpec:
+def windowed(*windows: int, **changes: Any) -> ModelSpec:
     """A model with a layer for each window."""
     layers = tuple(LayerSpec(window=window) for window in windows)
     return tiny_spec(vocab_size=45, num_layers=len(layers), layers=layers, **changes)

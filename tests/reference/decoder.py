@@ -2,11 +2,11 @@
 
 Tensors are float32 by the names that a backend knows them by (roles), matrices [outputs, inputs].
 
-Sources: Vaswani et al. 2017 (attention); Zhang and Sennrich 2019 (RMS norm); Ba et al. 2016 (layer norm); Su et al.
-2021 (rotary embedding); Peng et al. 2023 (YaRN's factor); Ainslie et al. 2023 (grouped-query attention); Shazeer 2020
-(gated feed-forward); Hendrycks and Gimpel 2016 (GELU); Henry et al. 2020 (norms of queries and keys); Wang and
-Komatsuzaki 2021 (parallel residual); Gemma Team 2024 (soft caps, norms after); Kazemnejad et al. 2023 (layers without
-positions).
+Sources: Vaswani et al. 2017 (attention); Zhang and Sennrich 2019 (RMS norm); Ba et al. 2016 (layer norm);
+Su et al. 2021 (rotary embedding); Peng et al. 2023 (YaRN's factor); Ainslie et al. 2023 (grouped-query
+attention); Shazeer 2020 (gated feed-forward); Hendrycks and Gimpel 2016 (GELU); Henry et al. 2020 (norms of
+queries and keys); Wang and Komatsuzaki 2021 (parallel residual); Gemma Team 2024 (soft caps, norms after);
+Kazemnejad et al. 2023 (layers without positions).
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def draw(shapes_by_role: Mapping[str, tuple[int, ...]], std: float = 0.2) -> Wei
 def as_tensors(
     weights: Mapping[str, npt.NDArray[np.float32]], type_: TensorType = TensorType.F32
 ) -> dict[str, Tensor]:
-    """Weights as a loader would hand them to a backend: matrices in a type, vectors and positions in float32."""
+    """Weights as a loader would hand them to a backend: matrices in a type, the rest in float32."""
     out = {}
     for role, weight in weights.items():
         kept = type_ if weight.ndim == 2 and role != "positions" else TensorType.F32

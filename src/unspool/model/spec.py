@@ -12,7 +12,7 @@ from unspool.cache.size import CacheType, vector_bytes
 
 @dataclass(frozen=True)
 class Rotary:
-    """A rotary position embedding: how far each pair of a head's dimensions turns from a position to the next.
+    """A rotary position embedding: how far each pair of a head's dimensions turns with each position.
 
     Source: Su et al. 2021, https://arxiv.org/abs/2104.09864.
     """
