@@ -1,4 +1,4 @@
-"""Each switch of a spec computes what the reference defines, shows in the logits, and keeps rows invariant."""
+"""Each switch of a spec computes what the reference defines, shows in the logits, keeps rows invariant."""
 
 from __future__ import annotations
 
