@@ -5,7 +5,8 @@
 
 The text is cut into token ids once, by unspool, and every engine computes the same windows of them. The
 reference is Transformers in float32 on the file's weights, dequantized, which it checks bit for bit first.
-Logits go through memory-mapped files in a temporary folder: about 400 MB for each engine at the default size.
+unspool computes them with every type of its cache; it is named alone with its default, float16. Logits go
+through memory-mapped files in a temporary folder: about 400 MB for each at the default size.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.markdown import table
 from benchmarks.peer import Peer
 from unspool import LLM
 from unspool.backend.threads import default_threads
+from unspool.cache.size import CACHE_TYPES
 from unspool.model.registry import resolve
 
 Logits = npt.NDArray[np.float32]
@@ -108,11 +110,15 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Positions]
     path = resolve(arguments.model)
     threads = arguments.threads or default_threads()
     start = {"model": str(path), "threads": threads}
-    with LLM(path, threads=threads, cache_tokens=max(arguments.length, 512)) as llm:
-        ids = llm.tokenizer.encode(arguments.text.read_text(encoding="utf-8"))
-        windows = windows_of(ids, arguments.windows, arguments.length)
-        files = {"unspool": folder / "unspool.npy"}
-        write_logits(llm, windows, files["unspool"])
+    files: dict[str, Path] = {}
+    for cache_type in CACHE_TYPES:
+        name = "unspool" if cache_type == "float16" else f"unspool, {cache_type} cache"
+        files[name] = folder / f"{cache_type}.npy"
+        cache_tokens = max(arguments.length, 512)
+        with LLM(path, threads=threads, cache_tokens=cache_tokens, cache_type=cache_type) as llm:
+            ids = llm.tokenizer.encode(arguments.text.read_text(encoding="utf-8"))
+            windows = windows_of(ids, arguments.windows, arguments.length)
+            write_logits(llm, windows, files[name])
     reference = folder / "reference.npy"
     with Peer("transformers_reference", arguments.transformers_python, start) as peer:
         print(f"reference: {peer.started['tensors']} tensors are the file's, bit for bit", file=sys.stderr)

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -65,8 +66,10 @@ View view(const Output& output) {
 // A model with the scratch of its steps. One thread at a time computes with it or changes it.
 class Decoder {
  public:
-  Decoder(Pool& pool, const std::string& instruction_set, int max_step_tokens, const Spec& spec, nb::dict tensors)
-      : pool_(pool), model_(packed(spec, kernels(instruction_set), pool, raw_tensors(tensors))),
+  Decoder(Pool& pool, const std::string& instruction_set, int max_step_tokens, const std::string& cache,
+          const Spec& spec, nb::dict tensors)
+      : pool_(pool),
+        model_(packed(spec, kernels(instruction_set), pool, raw_tensors(tensors), cache_type(cache))),
         step_(model_, pool.size(), max_step_tokens) {}
 
   void allocate(int num_blocks) {
@@ -105,7 +108,7 @@ class Decoder {
     const Turn turn(busy_);
     nb::gil_scoped_release release;
     step_.plan(model_, batch);
-    model_.rotary.extend(step_.positions);
+    model_.extend_rotaries(step_.positions);
     pool_.run([&](int worker) { model_.kernels->forward(model_, step_, pool_, worker); });
   }
 
@@ -154,9 +157,9 @@ class Decoder {
   };
 
   static Model packed(const Spec& spec, const Kernels& kernels, Pool& pool,
-                      const std::map<std::string, RawTensor>& tensors) {
+                      const std::map<std::string, RawTensor>& tensors, CacheType cache) {
     nb::gil_scoped_release release;
-    return Model(spec, kernels, pool, tensors);
+    return Model(spec, kernels, pool, tensors, cache);
   }
 
   static std::map<std::string, RawTensor> raw_tensors(nb::dict tensors) {
@@ -176,6 +179,22 @@ class Decoder {
   Output shown_;       // what it shows; holds the memory, so that no other's address can be the same
 };
 
+// A switch that has names in Python, in the order of its values here.
+template <class Choice>
+void def_choice(nb::class_<Spec>& spec, const char* field, Choice Spec::*member, std::vector<std::string> names) {
+  spec.def_prop_rw(
+      field, [member, names](const Spec& s) { return names[static_cast<size_t>(s.*member)]; },
+      [member, names, field](Spec& s, const std::string& name) {
+        const auto found = std::find(names.begin(), names.end(), name);
+        if (found == names.end()) {
+          std::string allowed;
+          for (const std::string& other : names) allowed += (allowed.empty() ? "" : ", ") + other;
+          throw std::invalid_argument(std::string(field) + " is '" + name + "'; allowed are " + allowed);
+        }
+        s.*member = static_cast<Choice>(found - names.begin());
+      });
+}
+
 NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // where a program ends while a thread waits in here, what it holds is never let go
   m.attr("__doc__") = "unspool's kernels: the arithmetic of a step and of a row.";
@@ -189,8 +208,22 @@ NB_MODULE(_native, m) {
         nb::call_guard<nb::gil_scoped_release>(),
         "Bytes a second that all workers together read from memory, the best of some repeats.");
 
-  nb::class_<Spec>(m, "Spec", "The sizes of a Llama-shaped decoder.")
-      .def(nb::init<>())
+  nb::class_<LayerSpec>(m, "LayerSpec", "What differs between a decoder's layers.")
+      .def(nb::init<int, int>(), "window"_a, "rotary"_a)
+      .def_ro("window", &LayerSpec::window)
+      .def_ro("rotary", &LayerSpec::rotary);
+
+  nb::class_<RotarySpec>(m, "Rotary", "A rotary position embedding.")
+      .def(nb::init<bool, std::vector<float>, float>(), "halves"_a, "inverse_frequencies"_a, "factor"_a)
+      .def_ro("halves", &RotarySpec::halves)
+      .def_ro("inverse_frequencies", &RotarySpec::inverse_frequencies)
+      .def_ro("factor", &RotarySpec::factor);
+
+  nb::class_<Spec> spec(m, "Spec", "The sizes and switches of a decoder.");
+  def_choice(spec, "norm", &Spec::norm, {"rms", "layer"});
+  def_choice(spec, "query_key_norm", &Spec::query_key_norm, {"none", "head", "whole"});
+  def_choice(spec, "activation", &Spec::activation, {"silu", "gelu_tanh", "gelu"});
+  spec.def(nb::init<>())
       .def_rw("vocab_size", &Spec::vocab_size)
       .def_rw("hidden_size", &Spec::hidden_size)
       .def_rw("intermediate_size", &Spec::intermediate_size)
@@ -198,13 +231,25 @@ NB_MODULE(_native, m) {
       .def_rw("num_heads", &Spec::num_heads)
       .def_rw("num_kv_heads", &Spec::num_kv_heads)
       .def_rw("head_dim", &Spec::head_dim)
-      .def_rw("rope_dim", &Spec::rope_dim)
-      .def_rw("rope_theta", &Spec::rope_theta)
-      .def_rw("norm_epsilon", &Spec::norm_epsilon);
+      .def_rw("rotaries", &Spec::rotaries)
+      .def_rw("norm_epsilon", &Spec::norm_epsilon)
+      .def_rw("attention_scale", &Spec::attention_scale)
+      .def_rw("attention_softcap", &Spec::attention_softcap)
+      .def_rw("layers", &Spec::layers)
+      .def_rw("norm_first", &Spec::norm_first)
+      .def_rw("norm_after", &Spec::norm_after)
+      .def_rw("gated", &Spec::gated)
+      .def_rw("learned_positions", &Spec::learned_positions)
+      .def_rw("parallel_residual", &Spec::parallel_residual)
+      .def_rw("final_softcap", &Spec::final_softcap)
+      .def_rw("embedding_scale", &Spec::embedding_scale)
+      .def_rw("residual_scale", &Spec::residual_scale)
+      .def_rw("logit_scale", &Spec::logit_scale);
 
   nb::class_<Decoder>(m, "Decoder", "A model's packed weights, its cache, and one step at a time.")
-      .def(nb::init<Pool&, const std::string&, int, const Spec&, nb::dict>(), "pool"_a, "instruction_set"_a,
-           "max_step_tokens"_a, "spec"_a, "tensors"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>())
+      .def(nb::init<Pool&, const std::string&, int, const std::string&, const Spec&, nb::dict>(), "pool"_a,
+           "instruction_set"_a, "max_step_tokens"_a, "cache_type"_a, "spec"_a, "tensors"_a, nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 7>())
       .def("allocate", &Decoder::allocate, "num_blocks"_a)
       // No conversions: an array of another type would be cut to fit in silence.
       .def("forward", &Decoder::forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
@@ -215,6 +260,7 @@ NB_MODULE(_native, m) {
       .def("logits", &Decoder::logits)
       .def("hidden", [](const Decoder& d) { return view(d.step().hidden); })
       .def_prop_ro("packed_bytes", [](const Decoder& d) { return d.model().packed_bytes(); })
+      .def_prop_ro("cache_bytes", [](const Decoder& d) { return d.model().cache.memory.size(); })
       .def_prop_ro("instruction_set", [](const Decoder& d) { return d.model().kernels->name; });
 
   bind_sample(m);

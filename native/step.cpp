@@ -80,7 +80,8 @@ Step::Step(const Model& model, int workers, int capacity)
   hidden = Output(hidden_size, hidden_size);
   Needs of_hidden, of_attended, of_feed_forward, of_fine;
   for (const Layer& layer : model.layers) {
-    for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up}) of_hidden.of(*m);
+    for (const Matrix* m : {&layer.query, &layer.key, &layer.value, &layer.up}) of_hidden.of(*m);
+    if (spec.gated) of_hidden.of(layer.gate);
     of_attended.of(layer.output);
     of_fine.codes |= is_quantized(layer.value.type);
     of_feed_forward.of(layer.down);
@@ -91,6 +92,11 @@ Step::Step(const Model& model, int workers, int capacity)
     const size_t t = capacity;
     residual = arena.take<float>(t * spec.hidden_size);
     queries = arena.take<float>(t * spec.query_size());
+    const bool scaled = model.cache.layout.scaled();
+    const size_t kv_floats = t * spec.num_kv_heads * spec.head_dim;
+    if (scaled || spec.query_key_norm != QueryKeyNorm::None) keys = arena.take<float>(kv_floats);
+    if (scaled) values = arena.take<float>(kv_floats);
+    if (spec.norm_after) added = arena.take<float>(t * spec.hidden_size);
     attended = arena.take<float>(t * spec.query_size());
     hidden_input.clear();
     fine_input.clear();
@@ -108,7 +114,8 @@ Step::Step(const Model& model, int workers, int capacity)
   arena.restart(rows_.data());
   lay_out();
   for (int w = 0; w < workers; w++) {
-    scratch.emplace_back(spec.head_dim, spec.group_heads(), std::max(spec.hidden_size, spec.query_size()), capacity);
+    scratch.emplace_back(model.cache.layout, spec.group_heads(), std::max(spec.hidden_size, spec.query_size()),
+                         capacity);
   }
   next_item = std::make_unique<std::atomic<int>[]>(spec.num_layers);
 }
@@ -208,7 +215,7 @@ void Step::plan_exits(const Model& model) {
 }
 
 void Step::check(const Model& model, const StepBatch& b) {
-  const int num_slots = model.cache.num_blocks * kBlock;
+  const int num_slots = model.cache.num_blocks * kBlock, widest = model.spec.widest_window();
   if (b.num_tokens < 1 || b.num_tokens > capacity_) {
     refuse(std::to_string(b.num_tokens) + " tokens, allowed are 1 to " + std::to_string(capacity_));
   }
@@ -223,8 +230,10 @@ void Step::check(const Model& model, const StepBatch& b) {
     if (end <= first || end > b.num_tokens) refuse(at("run_starts", run + 1, end) + "; every run needs a token");
     check_range("context_lens", run, context, 0, num_slots);
     const int32_t* table = b.table(run);
+    const int unseen_blocks = widest && context >= widest ? (context + 1 - widest) / kBlock : 0;
     for (int i = 0; i < (context + kBlock - 1) / kBlock; i++) {
       if (i >= b.max_blocks) refuse(at("context_lens", run, context) + ", longer than the block table");
+      if (i < unseen_blocks && table[i] == -1) continue;  // freed
       check_range("block_table", run, table[i], 0, model.cache.num_blocks);
     }
     for (int t = first; t < end; t++) {
@@ -236,6 +245,7 @@ void Step::check(const Model& model, const StepBatch& b) {
       if (b.positions[t] != position) {
         refuse(at("positions", t, b.positions[t]) + ", its parent's next is " + std::to_string(position));
       }
+      if (const int learned = model.spec.learned_positions) check_range("positions", t, position, 0, learned);
       if (position / kBlock >= b.max_blocks) refuse(at("positions", t, position) + ", beyond the block table");
       check_range("positions", t, position, 0, num_slots);
     }

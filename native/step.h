@@ -85,7 +85,10 @@ class Step {
 
   // Scratch, one row a token.
   float* residual = nullptr;  // [capacity][hidden_size]
-  float* queries = nullptr;   // [kv head][capacity][heads of the group][head_dim], rotated, times 1 / sqrt(head_dim)
+  float* queries = nullptr;   // [kv head][capacity][heads of the group][head_dim], rotated, times attention_scale
+  float* keys = nullptr;      // [capacity][num_kv_heads][head_dim] where they have a norm or are written whole
+  float* values = nullptr;    // likewise where they are written whole
+  float* added = nullptr;     // [capacity][hidden_size] where what is added to the residual has a norm
   float* attended = nullptr;  // [capacity][query_size]
   std::vector<Activations> hidden_input;    // [worker] normalized residual; worker 0's is shared unless alone
   std::vector<Activations> fine_input;      // [worker] likewise: what int8 rounds away of hidden_input

@@ -235,9 +235,16 @@ static inline void for_each_span(const Tiling& tiling, const Span& span) {
   }
 }
 
-// Multiplies every panel of the worker's share with every tile; finish(panel, first token, tokens, out)
-// takes each result out[token][16] while it is in the first-level cache. Where the input has a fine part,
-// its product is added: the rounding of the input to int8 is then all but undone.
+// A matrix's bias to what one of its panels gave for some tokens, out[token][16].
+static inline void add_bias(const Matrix& matrix, int panel, int tokens, float* out) {
+  if (matrix.bias.empty()) return;
+  const f32x16 bias = load(matrix.bias.data() + static_cast<size_t>(16) * panel);
+  for (int k = 0; k < 16 * tokens; k += 16) store(out + k, load(out + k) + bias);
+}
+
+// Multiplies every panel of the worker's share with every tile and adds the bias; finish(panel, first token,
+// tokens, out) takes each result out[token][16] while it is in the first-level cache. Where the input has a fine
+// part, its product is added: the rounding of the input to int8 is then all but undone.
 template <class Finish>
 static inline void multiply(const Matrix& matrix, int worker, const Activations& input, const Activations* fine,
                             const Tiling& tiling, const Finish& finish) {
@@ -254,6 +261,7 @@ static inline void multiply(const Matrix& matrix, int worker, const Activations&
           fine_product(panel, tile, false, rest);
           for (int k = 0; k < 16 * tokens; k += 16) store(out + k, load(out + k) + load(rest + k));
         }
+        add_bias(matrix, share.first + i, tokens, out);
         finish(share.first + i, start, tokens, out);
       }
     }

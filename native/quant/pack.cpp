@@ -59,11 +59,11 @@ bool pack_block(const BlockQ8_0& block, int r, uint8_t* scales, uint8_t* quants)
 }
 
 template <class Block>
-bool pack_quantized(const RawTensor& tensor, int first_row, int rows, uint8_t* dst) {
+bool pack_quantized(const RawTensor& tensor, const RowOrder& order, int first_row, int rows, uint8_t* dst) {
   const Layout layout(tensor.type, tensor.columns);
   bool finite = true;
   for (int r = 0; r < rows; r++) {
-    const uint8_t* row = tensor.row(first_row + r);
+    const uint8_t* row = tensor.row(order(first_row + r));
     for (int g = 0; g < tensor.columns / kGroup; g++) {
       finite &= pack_block(load_block<Block>(row, g), r, dst + layout.group_scales * g,
                            dst + layout.quants + layout.group_quants * g);
@@ -73,10 +73,10 @@ bool pack_quantized(const RawTensor& tensor, int first_row, int rows, uint8_t* d
 }
 
 template <class Word>
-bool pack_floats(const RawTensor& tensor, int first_row, int rows, uint8_t* dst, Word exponent) {
+bool pack_floats(const RawTensor& tensor, const RowOrder& order, int first_row, int rows, uint8_t* dst, Word exponent) {
   bool finite = true;
   for (int r = 0; r < rows; r++) {
-    const uint8_t* row = tensor.row(first_row + r);
+    const uint8_t* row = tensor.row(order(first_row + r));
     for (int k = 0; k < tensor.columns; k++) {
       const Word word = get<Word>(row + sizeof(Word) * k);
       finite &= (word & exponent) != exponent;
@@ -119,23 +119,23 @@ size_t panel_bytes(TensorType type, int columns) {
   return align((type == TensorType::F32 ? 4 : 2) * static_cast<size_t>(kPanelRows) * columns);
 }
 
-bool pack_panel(const RawTensor& tensor, int panel, uint8_t* dst) {
+bool pack_panel(const RawTensor& tensor, const RowOrder& order, int panel, uint8_t* dst) {
   const int first_row = kPanelRows * panel;
   const int rows = tensor.rows - first_row < kPanelRows ? tensor.rows - first_row : kPanelRows;
   if (rows < kPanelRows) std::memset(dst, 0, panel_bytes(tensor.type, tensor.columns));
   switch (tensor.type) {
     case TensorType::F32:
-      return pack_floats<uint32_t>(tensor, first_row, rows, dst, 0x7f800000u);
+      return pack_floats<uint32_t>(tensor, order, first_row, rows, dst, 0x7f800000u);
     case TensorType::F16:
-      return pack_floats<uint16_t>(tensor, first_row, rows, dst, 0x7c00u);
+      return pack_floats<uint16_t>(tensor, order, first_row, rows, dst, 0x7c00u);
     case TensorType::BF16:
-      return pack_floats<uint16_t>(tensor, first_row, rows, dst, 0x7f80u);
+      return pack_floats<uint16_t>(tensor, order, first_row, rows, dst, 0x7f80u);
     case TensorType::Q4_0:
-      return pack_quantized<BlockQ4_0>(tensor, first_row, rows, dst);
+      return pack_quantized<BlockQ4_0>(tensor, order, first_row, rows, dst);
     case TensorType::Q4_1:
-      return pack_quantized<BlockQ4_1>(tensor, first_row, rows, dst);
+      return pack_quantized<BlockQ4_1>(tensor, order, first_row, rows, dst);
     case TensorType::Q8_0:
-      return pack_quantized<BlockQ8_0>(tensor, first_row, rows, dst);
+      return pack_quantized<BlockQ8_0>(tensor, order, first_row, rows, dst);
   }
   return false;
 }

@@ -33,6 +33,7 @@ struct Matrix {
   size_t panel_bytes = 0;
   size_t pair_stride = 0;     // bytes from a pair of panels to the next pair
   std::vector<Share> shares;  // one a worker
+  std::vector<float> bias;    // [rows, to whole panels] is added to the outputs, or none
 
   int groups() const { return columns / kGroup; }
   int panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
@@ -41,10 +42,24 @@ struct Matrix {
   }
 };
 
+// Where each row of a query's or key's matrix is packed, head by head: pairs that a model keeps as (i, i + dim / 2)
+// become neighbours, like those of other models. Scores do not change where queries and keys change alike.
+struct RowOrder {
+  int head_dim = 0;
+  int halved = 0;  // dimensions at the start of each head whose pairs are brought together; 0: rows stay
+
+  // The row of the model's matrix that becomes row r.
+  int operator()(int r) const {
+    if (!halved) return r;
+    const int d = r % head_dim;
+    return d < halved ? r - d + d / 2 + d % 2 * (halved / 2) : r;
+  }
+};
+
 size_t panel_bytes(TensorType type, int columns);
 
-// Packs rows 16 * panel and on into dst. False where a scale, a minimum or a float is not finite.
-bool pack_panel(const RawTensor& tensor, int panel, uint8_t* dst);
+// Packs rows 16 * panel and on, in the given order, into dst. False where a scale, a minimum or a float is not finite.
+bool pack_panel(const RawTensor& tensor, const RowOrder& order, int panel, uint8_t* dst);
 
 // One row of a packed matrix as float32: what dequantize_row gives of the file's.
 void unpack_row(const Matrix& matrix, int row, float* out);

@@ -1,5 +1,6 @@
 """Types of the native module: see native/module.cpp."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,22 @@ class Pool:
     @property
     def threads(self) -> int: ...
 
+class LayerSpec:
+    def __init__(self, window: int, rotary: int) -> None: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def rotary(self) -> int: ...
+
+class Rotary:
+    def __init__(self, halves: bool, inverse_frequencies: Sequence[float], factor: float) -> None: ...
+    @property
+    def halves(self) -> bool: ...
+    @property
+    def inverse_frequencies(self) -> list[float]: ...
+    @property
+    def factor(self) -> float: ...
+
 class Spec:
     vocab_size: int
     hidden_size: int
@@ -21,9 +38,23 @@ class Spec:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rope_dim: int
-    rope_theta: float
     norm_epsilon: float
+    rotaries: list[Rotary]
+    layers: list[LayerSpec]
+    norm: str
+    norm_first: bool
+    norm_after: bool
+    query_key_norm: str
+    activation: str
+    gated: bool
+    learned_positions: int
+    parallel_residual: bool
+    attention_scale: float
+    attention_softcap: float
+    final_softcap: float
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
     def __init__(self) -> None: ...
 
 class Decoder:
@@ -32,6 +63,7 @@ class Decoder:
         pool: Pool,
         instruction_set: str,
         max_step_tokens: int,
+        cache_type: str,
         spec: Spec,
         tensors: dict[str, tuple[int, int, int, npt.NDArray[np.uint8]]],
     ) -> None: ...
@@ -54,6 +86,8 @@ class Decoder:
     def hidden(self) -> npt.NDArray[np.float32]: ...
     @property
     def packed_bytes(self) -> int: ...
+    @property
+    def cache_bytes(self) -> int: ...
     @property
     def instruction_set(self) -> str: ...
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from unspool.cache.size import CacheType
 from unspool.engine.aio import EngineThread
 from unspool.engine.stats import EngineStats
 from unspool.errors import ParameterError, shown
@@ -47,14 +48,15 @@ class AsyncLLM:
         threads: int | None = None,
         cache_tokens: int | None = None,
         cache_memory: int | None = None,
+        cache_type: CacheType | None = None,
         step_tokens: int | None = None,
         prefix_cache: bool = True,
         chunk_seconds: float = 0.005,
     ) -> None:
         check_chunk_seconds(chunk_seconds)
         if isinstance(model, LLM):
-            given = (threads, cache_tokens, cache_memory, step_tokens)
-            if given != (None,) * 4 or not prefix_cache:
+            given = (threads, cache_tokens, cache_memory, cache_type, step_tokens)
+            if given != (None,) * 5 or not prefix_cache:
                 raise ParameterError(
                     "an LLM comes with its threads, cache and steps: give them to it instead"
                 )
@@ -65,6 +67,7 @@ class AsyncLLM:
                 threads=threads,
                 cache_tokens=cache_tokens,
                 cache_memory=cache_memory,
+                cache_type="float16" if cache_type is None else cache_type,
                 step_tokens=step_tokens,
                 prefix_cache=prefix_cache,
             )

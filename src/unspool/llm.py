@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unspool.cache import blocks_for_memory, blocks_for_tokens
+from unspool.cache.size import CacheType, check_cache_type
 from unspool.combine import Guidance, Place
 from unspool.combine.source import Source
 from unspool.engine.branch import text_of
@@ -52,6 +53,8 @@ class LLM:
     threads: of the processor; ``None`` takes as many as there are physical cores to use.
     cache_tokens, cache_memory: the size of the key-value cache in tokens or in bytes (one of them).
         ``None``: one sequence of the model's whole context, or what fits in 1 GiB if that is less.
+    cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32`` or ``int8``, which
+        takes half of float16's memory, and less time where a context is long (see ``docs/accuracy.md``).
     step_tokens: the most tokens that one step computes; default 512. Text does not depend on it.
     prefix_cache: whether requests share what was computed for prompts that begin alike.
 
@@ -74,17 +77,19 @@ class LLM:
         threads: int | None = None,
         cache_tokens: int | None = None,
         cache_memory: int | None = None,
+        cache_type: CacheType = "float16",
         step_tokens: int | None = None,
         prefix_cache: bool = True,
     ) -> None:
         from unspool.backend.cpu import CpuBackend
         from unspool.model.loader import load
 
+        check_cache_type(cache_type)
         loaded = load(model)
-        backend = CpuBackend(loaded.spec, loaded.tensors, threads=threads)
+        backend = CpuBackend(loaded.spec, loaded.tensors, threads=threads, cache_type=cache_type)
         loaded.release_pages()
         self._loaded: LoadedModel | None = loaded
-        self._threads = threads
+        self._threads, self._cache_type = threads, cache_type
         self._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
 
     @classmethod
@@ -100,7 +105,7 @@ class LLM:
     ) -> LLM:
         """An LLM whose steps another backend computes, which must not have been allocated yet."""
         made = cls.__new__(cls)
-        made._loaded, made._threads = None, None
+        made._loaded = None
         made._set_up(loaded, backend, cache_tokens, cache_memory, step_tokens, prefix_cache)
         return made
 
@@ -131,7 +136,7 @@ class LLM:
             backend,
             tokenizer,
             new_detokenizer,
-            num_blocks=cache_blocks(loaded.spec, cache_tokens, cache_memory),
+            num_blocks=cache_blocks(loaded.spec, cache_tokens, cache_memory, backend.cache_type),
             settings=model_settings(loaded.metadata),
             step_tokens=None if step_tokens is None else check_count("step_tokens", step_tokens),
             sharing=prefix_cache,
@@ -396,7 +401,12 @@ class LLM:
         if name not in self.engine.homes:
             from unspool.backend.cpu import CpuBackend
 
-            backend = CpuBackend(other._loaded.spec, other._loaded.tensors, threads=self._threads)
+            backend = CpuBackend(
+                other._loaded.spec,
+                other._loaded.tensors,
+                threads=self._threads,
+                cache_type=self._cache_type,
+            )
             other._loaded.release_pages()
             self.engine.attach(name, backend, self.engine.main.pool.num_blocks)
         return name
@@ -534,9 +544,14 @@ def with_dropped(chunk: Chunk, dropped_messages: int) -> Chunk:
     return replace(chunk, generation=replace(chunk.generation, dropped_messages=dropped_messages))
 
 
-def cache_blocks(spec: ModelSpec, cache_tokens: int | None, cache_memory: int | None) -> int:
+def cache_blocks(
+    spec: ModelSpec,
+    cache_tokens: int | None,
+    cache_memory: int | None,
+    cache_type: CacheType = "float16",
+) -> int:
     """Blocks of the cache that ``LLM`` was asked for. Raises ``ParameterError``."""
-    per_token = spec.cache_bytes_per_token()
+    per_token = spec.cache_bytes_per_token(cache_type)
     if cache_tokens is not None and cache_memory is not None:
         raise ParameterError("give cache_tokens or cache_memory, not both")
     if cache_tokens is not None:

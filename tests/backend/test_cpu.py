@@ -17,7 +17,7 @@ from unspool import _native
 from unspool.backend.base import Float32Array, StepBatch
 from unspool.backend.cpu import CpuBackend
 from unspool.errors import BackendError, ParameterError
-from unspool.model.spec import ModelSpec
+from unspool.model.spec import ModelSpec, Rotary
 from unspool.model.tensor import TensorType
 
 FLOATS = [TensorType.F32, TensorType.F16, TensorType.BF16]
@@ -415,14 +415,14 @@ def test_a_step_of_a_size_that_cannot_be_is_refused(max_step_tokens: int) -> Non
     [
         {"num_layers": 2**31 - 1},
         {"num_heads": 2**30, "num_kv_heads": 1, "head_dim": 512},
-        {"rope_dim": 2**31 - 2},
+        {"rotaries": (Rotary("halves", (1.0,) * 1000),)},
         {"head_dim": 528},
         {"hidden_size": 24},
         {"num_kv_heads": 3},
         {"vocab_size": 0},
         {"vocab_size": 2**31 - 1},
-        {"rope_theta": 0.0},
-        {"rope_theta": float("nan")},
+        {"rotaries": ()},
+        {"rotaries": (Rotary("halves", (float("nan"),)),)},
         {"norm_epsilon": float("nan")},
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.backend.steps import Branch, int32, make_sequences, step_of
@@ -14,6 +15,7 @@ from tests.reference.tiny import make_tensors, random_weights, stored_weights, t
 from unspool import _native
 from unspool.backend.base import Backend, Float32Array, Int32Array, StepBatch
 from unspool.backend.cpu import CpuBackend
+from unspool.cache.size import CacheType
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
 from unspool.model.tensor import TensorType
@@ -44,18 +46,26 @@ def make(
     threads: int = 2,
     instruction_set: str | None = None,
     max_step_tokens: int = 512,
+    cache_type: CacheType = "float16",
 ) -> CpuBackend:
     tensors = make_tensors(random_weights(spec), type_)
     backend = CpuBackend(
-        spec, tensors, threads=threads, instruction_set=instruction_set, max_step_tokens=max_step_tokens
+        spec,
+        tensors,
+        threads=threads,
+        instruction_set=instruction_set,
+        max_step_tokens=max_step_tokens,
+        cache_type=cache_type,
     )
     backend.allocate(64)
     return backend
 
 
-def reference(spec: ModelSpec, type_: TensorType, int8_activations: bool) -> ReferenceBackend:
+def reference(
+    spec: ModelSpec, type_: TensorType, int8_activations: bool, cache_dtype: npt.DTypeLike = np.float16
+) -> ReferenceBackend:
     weights = stored_weights(random_weights(spec), type_)
-    backend = ReferenceBackend(spec, weights, cache_dtype=np.float16, int8_activations=int8_activations)
+    backend = ReferenceBackend(spec, weights, cache_dtype=cache_dtype, int8_activations=int8_activations)
     backend.allocate(64)
     return backend
 
@@ -81,10 +91,9 @@ def test_rows_equal_the_reference_at_every_exit(shape: str, type_: TensorType, i
     spec = SHAPES[shape]
     (branch,) = make_sequences([45], spec.vocab_size)
     step = at_every_exit(step_of([(branch, 45)]))
-    expected = rows_of(reference(spec, type_, int8_activations=False), step)
-    got = rows_of(make(spec, type_, instruction_set=instruction_set), step)
-    np.testing.assert_allclose(got, expected, atol=2e-3)
-    assert np.abs(got - expected).mean() < 2e-4
+    expected = rows_of(reference(spec, type_, int8_activations=False, cache_dtype=np.float32), step)
+    got = rows_of(make(spec, type_, instruction_set=instruction_set, cache_type="float32"), step)
+    np.testing.assert_allclose(got, expected, atol=1e-4)
     layers = expected.reshape(45, LAYERS, -1)
     assert np.abs(np.diff(layers, axis=1)).max(axis=(0, 2)).min() > 0.1  # a wrong layer would show
 

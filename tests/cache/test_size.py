@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.reference.tiny import tiny_spec
 from unspool.cache import BlockPool, BlockTable, measure
 from unspool.cache.size import (
-    BYTES_PER_ELEMENT,
+    CACHE_TYPES,
     SHAPES,
     CacheShape,
     buffer_waste,
@@ -22,16 +22,22 @@ from unspool.errors import ParameterError
 
 @pytest.mark.parametrize(("tokens", "gigabytes"), [(4096, "1.3"), (32768, "10.7"), (131072, "42.9")])
 def test_llama_3_70b_as_the_field_counts_it(tokens: int, gigabytes: str) -> None:
-    size = cache_bytes(SHAPES["llama-3-70b"], tokens, 1, BYTES_PER_ELEMENT["bf16"])
+    size = cache_bytes(SHAPES["llama-3-70b"], tokens, 1, "bfloat16")
     assert f"{size / 1e9:.1f}" == gigabytes
 
 
 def test_a_token_takes_what_the_model_says() -> None:
     spec = dataclasses.replace(tiny_spec(), num_layers=5, num_kv_heads=3, head_dim=24)
     shape = CacheShape(spec.num_layers, spec.num_kv_heads, spec.head_dim)
-    for size in (1, 2, 4):
-        assert cache_bytes(shape, 1, 1, size) == spec.cache_bytes_per_token(size)
-        assert cache_bytes(shape, 7, 3, size) == 7 * 3 * spec.cache_bytes_per_token(size)
+    for cache_type in CACHE_TYPES:
+        assert cache_bytes(shape, 1, 1, cache_type) == spec.cache_bytes_per_token(cache_type)
+        assert cache_bytes(shape, 7, 3, cache_type) == 7 * 3 * spec.cache_bytes_per_token(cache_type)
+
+
+def test_an_int8_vector_has_a_scale_beside_it() -> None:
+    vectors = 2 * 32 * 8
+    assert cache_bytes(SHAPES["llama-3-8b"], 1, 1, "int8") == vectors * (128 + 2)
+    assert cache_bytes(SHAPES["llama-3-8b"], 1, 1, "float32") == vectors * 4 * 128
 
 
 @given(tokens=st.integers(1, 300))
@@ -57,7 +63,7 @@ def test_a_short_request_in_a_long_buffer() -> None:
             "tokens must be a whole number from 1 to 2147483648, ",
         ),
         (lambda: cache_bytes(SHAPES["llama-3-8b"], 1, 0), "batch must be .*, not 0"),
-        (lambda: cache_bytes(SHAPES["llama-3-8b"], 1, 1, True), "bytes_per_element must be .*, not True"),
+        (lambda: cache_bytes(SHAPES["llama-3-8b"], 1, 1, "int4"), "cache_type must be .*, not 'int4'"),  # type: ignore[arg-type]
         (lambda: CacheShape(0, 1, 1), "layers must be .*, not 0"),
         (lambda: CacheShape(1, 1 << 40, 1), "kv_heads must be .*, not 1099511627776"),
         (lambda: CacheShape(1, 1, 1.5), "head_dim must be .*, not 1.5"),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reference.tiny import tiny_spec
-from unspool.cache.size import BYTES_PER_ELEMENT, SHAPES
+from unspool.cache.size import CACHE_TYPES, SHAPES
 from unspool.cli.main import main
 from unspool.errors import ParameterError
 from unspool.speculate import expected_tokens
@@ -96,11 +96,13 @@ def test_cache_of_a_known_shape(calc: Calc) -> None:
 
 def test_cache_of_a_model_is_that_of_its_sizes(calc: Calc, tiny_path: Path) -> None:
     spec = tiny_spec()
-    common = ("cache", "--tokens", "100", "--batch", "3", "--dtype", "f32", "--json")
+    common = ("cache", "--tokens", "100", "--batch", "3", "--cache-type", "float32", "--json")
     of_file = calc(*common, "--model", tiny_path)
     sizes = ("--layers", spec.num_layers, "--kv-heads", spec.num_kv_heads, "--head-dim", spec.head_dim)
     assert of_file == calc(*common, *sizes)
-    assert json.loads(of_file.out)["sizes"][0]["bytes"] == 100 * 3 * spec.cache_bytes_per_token(4)
+    assert json.loads(of_file.out)["sizes"][0]["bytes"] == 100 * 3 * spec.cache_bytes_per_token("float32")
+    small = calc("cache", "--tokens", "100", "--cache-type", "int8", "--json", "--model", tiny_path)
+    assert json.loads(small.out)["bytes_per_token"] == spec.cache_bytes_per_token("int8")
 
 
 def test_blocks_beside_a_buffer(calc: Calc) -> None:
@@ -132,8 +134,8 @@ RANGE = "must be a whole number from 1 to 2147483648, not"
         ("cache --tokens 1 --batch -2 --shape llama-3-8b", f"batch {RANGE} -2"),
         ("cache --tokens 1 --layers 1 --kv-heads -1 --head-dim 1", f"kv_heads {RANGE} -1"),
         (
-            "cache --tokens 1 --shape llama-3-8b --dtype f8",
-            "dtype must be one of f32, f16, bf16, fp8, int8, not 'f8'",
+            "cache --tokens 1 --shape llama-3-8b --cache-type f8",
+            "cache_type must be one of float16, bfloat16, float32, int8, not 'f8'",
         ),
         (
             "cache --tokens 1",
@@ -157,5 +159,5 @@ def test_sizes_that_cannot_be_are_refused(calc: Calc, arguments: str, said: str)
 
 def test_help_names_what_there_is_and_what_is_taken_for_granted(calc: Calc) -> None:
     said = "".join(calc("cache", "--help").out.split())  # a name may be broken at its hyphens
-    for name in (*SHAPES, *BYTES_PER_ELEMENT, "sliding", "scales", "prefix"):
+    for name in (*SHAPES, *CACHE_TYPES, "sliding", "scales", "prefix"):
         assert name in said

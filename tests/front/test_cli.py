@@ -14,6 +14,7 @@ import pytest
 
 from tests.front.commands import Command
 from unspool import ParameterError
+from unspool.cache.size import CacheType
 from unspool.cli.chat import ChatSession
 from unspool.cli.options import read_value, settings_of
 from unspool.llm import LLM
@@ -94,6 +95,29 @@ def test_an_order_is_an_engines_or_rules_joined_by_commas(
     assert json.loads(ran.out)["tokens"] == json.loads(json.dumps(expected.to_dict()["tokens"]))
 
 
+def test_generate_with_a_cache_of_another_type(command: Command, tiny_path: Path) -> None:
+    ran = command(
+        "generate",
+        "the",
+        "-m",
+        tiny_path,
+        "--cache-type",
+        "int8",
+        "--json",
+        "-t",
+        "9",
+        "--logprobs",
+        "1",
+        "--seed",
+        "1",
+    )
+    settings: dict[str, Any] = {"max_tokens": 9, "logprobs": 1, "seed": 1}
+    kinds: tuple[CacheType, ...] = ("int8", "float16")
+    made = {kind: LLM(tiny_path, cache_type=kind).generate("the", **settings) for kind in kinds}
+    tokens = {kind: json.loads(json.dumps(each.to_dict()["tokens"])) for kind, each in made.items()}
+    assert json.loads(ran.out)["tokens"] == tokens["int8"] != tokens["float16"]
+
+
 def test_generate_as_chat_and_with_several_samples(command: Command, tiny_path: Path, llm: LLM) -> None:
     ran = command("generate", "hi", "-m", tiny_path, "--chat", "--seed", "10", "-t", "8")
     assert ran.out == llm.chat("hi", seed=10, max_tokens=8).text + "\n"
@@ -126,6 +150,7 @@ def test_generate_as_chat_and_with_several_samples(command: Command, tiny_path: 
         (("--set", "trace=true"), 2, "--trace is reported with --json only"),
         (("--max-tokens", "9999"), 1, "max_tokens=9999"),
         (("--cache-tokens", "0"), 2, "cache_tokens"),
+        (("--cache-type", "fp8"), 2, "cache_type must be one of float16, bfloat16, float32, int8, not 'fp8'"),
         (("--no-such-option",), 2, "no-such-option"),
     ],
 )

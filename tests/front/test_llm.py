@@ -13,7 +13,9 @@ import pytest
 import unspool
 from tests.reference.tiny import random_weights, tiny_spec
 from unspool import LLM, ContextLengthError, ModelFileError, ParameterError, SamplingParams, UnspoolError
+from unspool.cache.size import CACHE_TYPES, CacheType
 from unspool.llm import PENALTIES, cache_blocks, model_settings, shortened_chats
+from unspool.params import Settings
 
 PROMPT = "the inner other"
 
@@ -223,6 +225,8 @@ def test_the_cache_is_sized_as_asked() -> None:
     assert cache_blocks(spec, None, None) == 32
     assert cache_blocks(spec, 33, None) == 3
     assert cache_blocks(spec, None, 5 * per_block + 1) == 5
+    assert cache_blocks(spec, None, 4 * per_block, "float32") == 2
+    assert cache_blocks(spec, None, 4 * per_block, "int8") == 4 * 2 * 16 // (16 + 2)  # heads of 16
     for bad in ((1, 1), (None, per_block - 1), (1.5, None), (True, None), (10**12, None), (0, None)):
         with pytest.raises(ParameterError, match="cache"):
             cache_blocks(spec, *bad)
@@ -281,3 +285,27 @@ def test_scores_are_the_same_with_a_warm_cache(tiny_path: Path) -> None:
             assert warm.score(text) == expected
             assert warm.logits(text).tobytes() == rows.tobytes()
         assert warm.generate(text, max_tokens=2, seed=1).usage.cached_tokens == 64
+
+
+@pytest.mark.parametrize("cache_type", CACHE_TYPES)
+def test_a_cache_of_any_type_gives_the_same_text_however_it_is_filled(
+    tiny_path: Path, cache_type: CacheType
+) -> None:
+    """Through the engine: preempted, in company, from the prefix cache; and the numbers know the type."""
+    prompts = ["the inner other " * 4 + end for end in ("", "the", "there", "x")]
+    settings: Settings = {"max_tokens": 40, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    with LLM(tiny_path, threads=1, cache_type=cache_type) as alone:
+        expected = [alone.generate(prompt, **settings).token_ids for prompt in prompts]
+        stats = alone.stats()
+        assert stats.cache_type == cache_type
+        assert stats.cache_bytes == stats.cache.blocks * 16 * alone.spec.cache_bytes_per_token(cache_type)
+    with LLM(tiny_path, threads=2, cache_tokens=176, step_tokens=9, cache_type=cache_type) as small:
+        for _ in range(2):
+            assert [g.token_ids for g in small.generate(prompts, **settings)] == expected
+        assert small.stats().preemptions > 0
+        assert small.stats().hit_rate > 0
+
+
+def test_a_type_that_is_none_is_refused_before_the_model_is_loaded(tiny_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"cache_type must be one of float16, .*, not 'half'"):
+        LLM(tiny_path.with_name("missing.gguf"), cache_type="half")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from tests.model import files
 from unspool.errors import ModelFileError
 from unspool.model.family import family_of
 from unspool.model.gguf import read_gguf
-from unspool.model.spec import ModelSpec
+from unspool.model.spec import ModelSpec, Rotary, inverse_frequencies
 
 
 def spec_of(path: Path) -> ModelSpec:
@@ -37,9 +37,8 @@ def test_spec_and_roles(tmp_path: Path, tied: bool) -> None:
         head_dim=16,
         context_length=128,
         norm_epsilon=float(np.float32(1e-5)),
-        rope_theta=10000.0,
-        rope_dim=16,
         tied_embeddings=tied,
+        rotaries=(Rotary("interleaved", inverse_frequencies(16, 10000.0)),),
     )
     roles = family.tensors_by_role(file, spec)
     assert ("head" in roles) is not tied
@@ -58,7 +57,7 @@ def test_head_size_and_rotated_part_may_be_stated(tmp_path: Path) -> None:
         weights[f"blk.{layer}.attn_output.weight"] = np.zeros((64, 4 * 32), np.float32)
     stated = {"llama.attention.key_length": 32, "llama.rope.dimension_count": 24}
     spec = spec_of(files.write(tmp_path / "m.gguf", files.metadata() | stated, weights))
-    assert (spec.head_dim, spec.rope_dim) == (32, 24)
+    assert (spec.head_dim, spec.rotaries[0].dim) == (32, 24)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -122,7 +121,7 @@ def test_neutral_settings_are_accepted(tmp_path: Path) -> None:
         "llama.attention.value_length": 16,
         "llama.vocab_size": len(files.vocabulary()[0]),
     }
-    assert spec_of(files.write(tmp_path / "m.gguf", files.metadata() | neutral)).rope_dim == 16
+    assert spec_of(files.write(tmp_path / "m.gguf", files.metadata() | neutral)).rotaries[0].dim == 16
 
 
 @pytest.mark.parametrize("architecture", ["mamba", "t5", "qwen2moe", "clip"])
@@ -134,6 +133,6 @@ def test_other_architectures_are_refused_by_name(tmp_path: Path, architecture: s
 @pytest.mark.model
 def test_the_default_model(default_model_path: Path) -> None:
     spec = spec_of(default_model_path)
-    assert (spec.num_layers, spec.hidden_size, spec.head_dim, spec.rope_dim) == (30, 576, 64, 64)
+    assert (spec.num_layers, spec.hidden_size, spec.head_dim, spec.rotaries[0].dim) == (30, 576, 64, 64)
     assert spec.tied_embeddings
     assert spec.cache_bytes_per_token() == 2 * 30 * 3 * 64 * 2

@@ -45,6 +45,7 @@ def to_halves(weight: Float32Array, heads: int) -> Float32Array:
 
 def transformers_llama(spec: ModelSpec, weights: Weights) -> Any:
     """A LlamaForCausalLM in float32 with a tiny model's weights."""
+    (rotary,) = spec.rotaries
     config = transformers.LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
@@ -54,7 +55,7 @@ def transformers_llama(spec: ModelSpec, weights: Weights) -> Any:
         num_key_value_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         rms_norm_eps=spec.norm_epsilon,
-        rope_theta=spec.rope_theta,
+        rope_theta=round(rotary.inverse_frequencies[1] ** (-rotary.dim / 2)),
         max_position_embeddings=spec.context_length,
         tie_word_embeddings=spec.tied_embeddings,
         attn_implementation="eager",

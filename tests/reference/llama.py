@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from unspool.backend.base import BLOCK_SIZE, Float32Array, Int32Array, StepBatch, StepOutput
+from unspool.cache.size import CacheType
 from unspool.errors import BackendError
-from unspool.model.spec import ModelSpec
+from unspool.model.spec import ModelSpec, Rotary
 from unspool.sampling.offers import Offers, offers
 from unspool.sampling.plan import RowResults, SamplePlan
 from unspool.sampling.sampler import Law, laws, sample
@@ -46,10 +47,12 @@ def rms_norm(x: FloatArray, weight: FloatArray, epsilon: float) -> FloatArray:
     return out
 
 
-def rotate(heads: FloatArray, position: int, theta: float, rope_dim: int) -> FloatArray:
-    """Rotate pairs (2i, 2i + 1) of heads [H, head_dim] by ``position * theta^(-2i / rope_dim)``."""
-    frequency = theta ** (-np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim)
-    angle = position * frequency
+def rotate(heads: FloatArray, position: int, rotary: Rotary | None) -> FloatArray:
+    """Rotate pairs (2i, 2i + 1) of heads [H, head_dim] by ``position * inverse_frequencies[i]``."""
+    if rotary is None:
+        return heads
+    rope_dim = rotary.dim
+    angle = position * np.array(rotary.inverse_frequencies)
     cos, sin = np.cos(angle).astype(heads.dtype), np.sin(angle).astype(heads.dtype)
     even, odd = heads[:, 0:rope_dim:2], heads[:, 1:rope_dim:2]
     out = heads.copy()
@@ -74,11 +77,36 @@ def round_to_int8(x: FloatArray) -> FloatArray:
     return out
 
 
+def round_to_bfloat(x: FloatArray) -> FloatArray:
+    """The nearest bfloat16, ties to even."""
+    word = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (word + 0x7FFF + (word >> 16 & 1)) & 0xFFFF0000
+    return rounded.astype(np.uint32).view(np.float32).astype(x.dtype)
+
+
+def round_vectors_to_int8(x: FloatArray) -> FloatArray:
+    """Codes in -127..127 times the float16 nearest to max |x| / 127 of each vector."""
+    scale = (np.abs(x).max(axis=-1, keepdims=True) / 127).astype(np.float16).astype(x.dtype)
+    codes = np.clip(np.rint(x / np.where(scale > 0, scale, 1)), -127, 127)
+    out: FloatArray = codes * scale
+    return out
+
+
+ROUNDINGS: dict[CacheType, Callable[[FloatArray], FloatArray]] = {
+    "float16": lambda x: x.astype(np.float16).astype(x.dtype),
+    "bfloat16": round_to_bfloat,
+    "float32": lambda x: x.astype(np.float32).astype(x.dtype),
+    "int8": round_vectors_to_int8,
+}
+"""What each type of the cache makes of keys and values."""
+
+
 class ReferenceBackend:
     """The Backend protocol in NumPy.
 
     weights: GGUF name -> matrix [outputs, inputs] or vector, as ``tests.reference.tiny`` makes them.
     dtype: of the arithmetic. cache_dtype: of the stored keys and values (default: ``dtype``).
+    rounding: what keys and values [heads, head_dim] become when they are stored, instead (see ``ROUNDINGS``).
     sampler: ``(rows, plan) -> RowResults``.
     int8_activations: whether matrices read their inputs rounded to int8 in groups of 32,
         the values' matrix adding what that rounds away, rounded in turn.
@@ -91,6 +119,7 @@ class ReferenceBackend:
         *,
         dtype: npt.DTypeLike = np.float64,
         cache_dtype: npt.DTypeLike | None = None,
+        rounding: Callable[[FloatArray], FloatArray] | None = None,
         max_step_tokens: int = 256,
         sampler: Sampler = sample,
         int8_activations: bool = False,
@@ -100,7 +129,9 @@ class ReferenceBackend:
         self.dtype = np.dtype(dtype)
         self.cache_dtype = np.dtype(dtype if cache_dtype is None else cache_dtype)
         self.weights = {name: np.asarray(w, dtype=self.dtype) for name, w in weights.items()}
+        self.cache_type: CacheType = "float32"
         self.sampler = sampler
+        self.rounding = rounding or (lambda vectors: vectors)
         self.int8_activations = int8_activations
         self.keys: FloatArray = np.zeros((0,))
         self.values: FloatArray = np.zeros((0,))
@@ -185,13 +216,19 @@ class ReferenceBackend:
         q = self._product(name + "attn_q.weight", h).reshape(spec.num_heads, spec.head_dim)
         k = self._product(name + "attn_k.weight", h).reshape(spec.num_kv_heads, spec.head_dim)
         v = self._product(name + "attn_v.weight", h).reshape(spec.num_kv_heads, spec.head_dim)
-        q = rotate(q, position, spec.rope_theta, spec.rope_dim)
-        self.keys[layer, slot] = rotate(k, position, spec.rope_theta, spec.rope_dim)
-        self.values[layer, slot] = v
+        index, window = spec.layer(layer).rotary, spec.layer(layer).window
+        rotary = None if index is None else spec.rotaries[index]
+        q = rotate(q, position, rotary)
+        self.keys[layer, slot] = self.rounding(rotate(k, position, rotary))
+        self.values[layer, slot] = self.rounding(v)
+        visible = visible[-window:]
         keys = self.keys[layer, visible].astype(self.dtype)
         values = self.values[layer, visible].astype(self.dtype)
         grouped = q.reshape(spec.num_kv_heads, -1, spec.head_dim)
-        p = softmax(np.einsum("ghd,tgd->ght", grouped, keys) / np.sqrt(spec.head_dim))
+        scores = np.einsum("ghd,tgd->ght", grouped, keys) * (spec.attention_scale or spec.head_dim**-0.5)
+        if cap := spec.attention_softcap:
+            scores = cap * np.tanh(scores / cap)
+        p = softmax(scores)
         mixed = np.einsum("ght,tgd->ghd", p, values)
         return self._product(name + "attn_output.weight", mixed.reshape(-1))
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.reference.llama import ReferenceLogits
 from unspool.backend.base import Int32Array, StepBatch, StepOutput
+from unspool.cache.size import CacheType
 from unspool.model.spec import ModelSpec
 from unspool.sampling.offers import Offers, offers
 from unspool.sampling.plan import RowResults, SamplePlan
@@ -21,6 +22,7 @@ class ScriptedBackend:
         self.spec = spec
         self.script = list(script)
         self.nan_at = nan_at
+        self.cache_type: CacheType = "float32"
         self.max_step_tokens = 256
         self.forwards = 0
 

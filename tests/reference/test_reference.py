@@ -1,6 +1,7 @@
 """The reference is only worth something if it is right: laws it must obey, and files it writes."""
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -89,8 +90,8 @@ def test_a_copied_context_serves_another_branch() -> None:
 
 
 def test_every_input_matters() -> None:
-    for switch in ("norm_epsilon", "rope_theta", "rope_dim"):
-        value = {"norm_epsilon": 0.5, "rope_theta": 10.0, "rope_dim": 8}[switch]
+    switches: dict[str, Any] = {"norm_epsilon": 0.5, "rope_theta": 10.0, "rope_dim": 8}
+    for switch, value in switches.items():
         other = ReferenceBackend(tiny_spec(vocab_size=96, **{switch: value}), WEIGHTS)
         other.allocate(8)
         assert np.abs(logits(other, run(TOKENS, 0, [0, 1, 2])) - WHOLE).max() > 1e-2, switch

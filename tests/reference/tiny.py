@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 
-from unspool.model.spec import ModelSpec
+from unspool.model.spec import LayerSpec, ModelSpec, Rotary, inverse_frequencies
 from unspool.model.tensor import Tensor, TensorType
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
+ROPE_THETA = 10000.0
 MERGES = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "the"), ("Ã", "©"), ("a", "ð")]
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
@@ -99,8 +101,8 @@ class TinyTokenizer:
         return b"".join(self.token_bytes(i) for i in kept).decode("utf-8", errors="replace")
 
 
-def tiny_spec(**changes: int | float | bool | str) -> ModelSpec:
-    """The default tiny spec, with any of its fields changed."""
+def tiny_spec(rope_dim: int = 16, rope_theta: float = ROPE_THETA, **changes: Any) -> ModelSpec:
+    """The default tiny spec, with any of its fields changed. ``rope_dim=0``: nothing is rotated."""
     spec = ModelSpec(
         architecture="llama",
         name="tiny",
@@ -113,11 +115,13 @@ def tiny_spec(**changes: int | float | bool | str) -> ModelSpec:
         head_dim=16,
         context_length=512,
         norm_epsilon=1e-5,
-        rope_theta=10000.0,
-        rope_dim=16,
         tied_embeddings=True,
     )
-    return replace(spec, **changes)  # type: ignore[arg-type]
+    if rope_dim:
+        spec = replace(spec, rotaries=(Rotary("interleaved", inverse_frequencies(rope_dim, rope_theta)),))
+    else:
+        spec = replace(spec, layers=(LayerSpec(rotary=None),) * spec.num_layers)
+    return replace(spec, **changes)
 
 
 def random_weights(spec: ModelSpec, seed: int = 0, std: float = 0.2) -> Weights:
@@ -203,8 +207,8 @@ def write_gguf(
     writer.add_key_length(spec.head_dim)
     writer.add_value_length(spec.head_dim)
     writer.add_layer_norm_rms_eps(spec.norm_epsilon)
-    writer.add_rope_freq_base(spec.rope_theta)
-    writer.add_rope_dimension_count(spec.rope_dim)
+    writer.add_rope_freq_base(ROPE_THETA)
+    writer.add_rope_dimension_count(spec.rotaries[0].dim)
     writer.add_vocab_size(spec.vocab_size)
     add_tokenizer(writer, bos_id)
     for name, weight in weights.items():

@@ -40,6 +40,7 @@ class Recording:
     def __init__(self, backend: Backend | None = None) -> None:
         self.backend = native() if backend is None else backend
         self.spec, self.max_step_tokens = self.backend.spec, self.backend.max_step_tokens
+        self.cache_type = self.backend.cache_type
         self.steps: list[StepBatch] = []
         self.copied = 0
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from unspool.cache.size import CacheType
 from unspool.model.spec import ModelSpec
 from unspool.sampling.offers import Offers
 from unspool.sampling.plan import RowResults, SamplePlan
@@ -39,7 +40,11 @@ class StepBatch:
     run_starts: Int32Array
     """[S + 1] first token of each run; ``run_starts[S] == T``."""
     block_table: Int32Array
-    """[S, max_blocks] physical block of each logical block of 16 positions; -1 where there is none."""
+    """[S, max_blocks] physical block of each logical block of 16 positions; -1 where there is none.
+
+    A block of cached tokens may be missing where it is left of what any token of the run sees in any layer
+    (``LayerSpec.window``).
+    """
     context_lens: Int32Array
     """[S] tokens already in the cache before this step."""
     rows: Int32Array
@@ -80,6 +85,8 @@ class Backend(Protocol):
     """How a step is computed."""
 
     spec: ModelSpec
+    cache_type: CacheType
+    """What keys and values are kept in."""
     max_step_tokens: int
     """The most tokens that one step may hold."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from unspool import _native
 from unspool.backend.base import Float32Array, Int32Array, StepBatch, StepOutput
 from unspool.backend.threads import shared_pool
+from unspool.cache.size import CacheType, check_cache_type
 from unspool.errors import BackendError
 from unspool.model.spec import ModelSpec
 from unspool.model.tensor import Tensor
@@ -44,11 +45,13 @@ class CpuBackend:
         instruction_set: ``auto`` or one of ``unspool._native.instruction_sets()``. A row's bits do not depend
             on it either.
         max_step_tokens: the most tokens that one step may hold.
+        cache_type: what keys and values are kept in: ``float16``, ``bfloat16``, ``float32``, or ``int8``,
+            with a scale for each token and head, which takes half of float16.
 
     Raises:
         BackendError: a tensor is missing, damaged, of the wrong shape or of a type without kernels; the
             instruction set is not available; there is no memory.
-        ParameterError: ``threads`` is out of range.
+        ParameterError: ``threads`` is out of range, or ``cache_type`` none of the four.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class CpuBackend:
         threads: int | None = None,
         instruction_set: str | None = None,
         max_step_tokens: int = 512,
+        cache_type: CacheType = "float16",
     ) -> None:
         self.spec = spec
+        self.cache_type: CacheType = check_cache_type(cache_type)
         self.max_step_tokens = max_step_tokens
         self.num_blocks = 0
         try:
@@ -71,7 +76,7 @@ class CpuBackend:
         raw = {role: (int(t.type), t.rows, t.columns, t.data) for role, t in tensors.items()}
         try:
             self._decoder = _native.Decoder(
-                self._pool, instruction_set, max_step_tokens, _native_spec(spec), raw
+                self._pool, instruction_set, max_step_tokens, self.cache_type, _native_spec(spec), raw
             )
         except ValueError as error:
             raise BackendError(str(error)) from error
@@ -90,14 +95,19 @@ class CpuBackend:
         """Bytes of the packed weights: what a step of one token reads."""
         return self._decoder.packed_bytes
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the allocated cache."""
+        return self._decoder.cache_bytes
+
     def allocate(self, num_blocks: int) -> None:
-        """Allocate the paged cache once: ``num_blocks`` blocks of 16 slots in every layer, in float16."""
+        """Allocate the paged cache once: ``num_blocks`` blocks of 16 slots in every layer."""
         try:
             self._decoder.allocate(num_blocks)
         except (ValueError, RuntimeError) as error:
             raise BackendError(str(error)) from error
         except MemoryError as error:
-            size = self.spec.cache_bytes_per_token() * 16 * num_blocks
+            size = self.spec.cache_bytes_per_token(self.cache_type) * 16 * num_blocks
             raise BackendError(
                 f"there is not enough memory for a cache of {num_blocks} blocks ({size / 2**20:,.0f} MiB); "
                 "ask for fewer tokens"
@@ -207,9 +217,28 @@ def _native_spec(spec: ModelSpec) -> _native.Spec:
         "num_heads",
         "num_kv_heads",
         "head_dim",
-        "rope_dim",
-        "rope_theta",
         "norm_epsilon",
+        "norm",
+        "norm_first",
+        "norm_after",
+        "query_key_norm",
+        "activation",
+        "gated",
+        "learned_positions",
+        "parallel_residual",
+        "attention_softcap",
+        "final_softcap",
+        "embedding_scale",
+        "residual_scale",
+        "logit_scale",
     ):
         setattr(native, name, getattr(spec, name))
+    native.attention_scale = spec.attention_scale or spec.head_dim**-0.5
+    native.rotaries = [
+        _native.Rotary(rotary.pairs == "halves", rotary.inverse_frequencies, rotary.factor)
+        for rotary in spec.rotaries
+    ]
+    native.layers = [
+        _native.LayerSpec(layer.window, -1 if layer.rotary is None else layer.rotary) for layer in spec.layers
+    ]
     return native

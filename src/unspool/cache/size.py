@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from unspool.cache.pool import BLOCK_SIZE, blocks_for_tokens
 from unspool.errors import ParameterError, shown
@@ -49,24 +50,43 @@ SHAPES = {
 }
 """Models that people size caches for, as their configurations state them."""
 
-BYTES_PER_ELEMENT = {"f32": 4, "f16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-"""Types that caches are kept in."""
+CacheType = Literal["float16", "bfloat16", "float32", "int8"]
+"""What keys and values are kept in. ``int8``: codes times a float16 scale for each token and head."""
+
+CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+
+_BYTES = {"float16": (2, 0), "bfloat16": (2, 0), "float32": (4, 0), "int8": (1, 2)}
+"""Of an element, and of what stands beside each vector."""
 
 
-def cache_bytes(shape: CacheShape, tokens: int, batch: int = 1, bytes_per_element: int = 2) -> int:
-    """Bytes of keys and values: 2 * layers * kv_heads * head_dim * tokens * batch * bytes per element.
+def check_cache_type(value: object) -> CacheType:
+    """``value``, where it is a type of the cache. Raises ``ParameterError``."""
+    for known in CACHE_TYPES:
+        if isinstance(value, str) and value == known:
+            return known
+    raise ParameterError(f"cache_type must be one of {', '.join(CACHE_TYPES)}, not {shown(value)}")
+
+
+def vector_bytes(head_dim: int, cache_type: CacheType = "float16") -> int:
+    """Bytes of one token's key, or value, of one head."""
+    element, scale = _BYTES[check_cache_type(cache_type)]
+    return element * head_dim + scale
+
+
+def cache_bytes(shape: CacheShape, tokens: int, batch: int = 1, cache_type: CacheType = "float16") -> int:
+    """Bytes of keys and values: 2 * layers * kv_heads * tokens * batch * (head_dim * element + scale).
 
     shape: the model's.
     tokens: cached by each sequence, at least 1.
     batch: sequences, at least 1, each with a cache of its own.
-    bytes_per_element: of the cache's type, at least 1 (see ``BYTES_PER_ELEMENT``).
+    cache_type: an element's bytes; int8 has a scale of 2 bytes beside each vector.
 
-    Raises ``ParameterError`` for a size out of range.
+    Raises ``ParameterError`` for a size out of range, or another type.
     """
     _check("tokens", tokens)
     _check("batch", batch)
-    _check("bytes_per_element", bytes_per_element)
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * tokens * batch * bytes_per_element
+    vectors = 2 * shape.layers * shape.kv_heads * tokens * batch
+    return vectors * vector_bytes(shape.head_dim, cache_type)
 
 
 def paged_waste(tokens: int) -> float:

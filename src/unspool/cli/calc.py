@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unspool.cli.options import CacheKind
 from unspool.errors import ParameterError, shown
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ SHAPE_NAMES = (  # spelled out, as the table itself comes with NumPy, which no -
     "llama-2-7b, llama-2-70b, llama-3-8b, llama-3-70b, llama-3.1-405b, llama-3.2-1b, llama-3.2-3b, "
     "mistral-7b, qwen2.5-0.5b, qwen2.5-7b, qwen2.5-72b, smollm2-135m, smollm2-1.7b"
 )
-DTYPES = "f32, f16, bf16, fp8, int8"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -47,34 +47,33 @@ def cache(
         ),
     ],
     batch: Annotated[int, typer.Option(help="Sequences, each with a context of its own.")] = 1,
-    dtype: Annotated[str, typer.Option(help=f"What the cache is kept in: {DTYPES}.")] = "bf16",
+    cache_type: CacheKind = "float16",
     as_json: JsonOption = False,
 ) -> None:
     """Show the bytes of a key-value cache.
 
-    2 * layers * kv_heads * head_dim * tokens * batch * bytes of an element. It is taken that every layer
-    keeps a key and a value of every token (no sliding window, no latent or shared layers), both of
-    head_dim; that sequences share no prefix; and that a type of one byte has no scales beside it. The last
-    block of a sequence, of which 15 slots may be empty, is not rounded up. 1 GB is 10^9 bytes.
+    2 * layers * kv_heads * head_dim * tokens * batch * bytes of an element; with int8, 2 bytes more for each
+    key and each value of a head, which have scales. It is taken that every layer keeps a key and a value of
+    every token (no sliding window, no latent or shared layers), both of head_dim, and that sequences share no
+    prefix. The last block of a sequence, of which 15 slots may be empty, is not rounded up. 1 GB is 10^9
+    bytes.
     """
-    from unspool.cache.size import BYTES_PER_ELEMENT, cache_bytes
+    from unspool.cache.size import cache_bytes, check_cache_type
 
-    if dtype not in BYTES_PER_ELEMENT:
-        raise ParameterError(f"dtype must be one of {DTYPES}, not {shown(dtype)}")
+    kind = check_cache_type(cache_type)
     found = _shape(model, shape, layers, kv_heads, head_dim)
-    size = BYTES_PER_ELEMENT[dtype]
-    sizes = [{"tokens": count, "bytes": cache_bytes(found, count, batch, size)} for count in tokens]
+    sizes = [{"tokens": count, "bytes": cache_bytes(found, count, batch, kind)} for count in tokens]
     facts = {
         "layers": found.layers,
         "kv_heads": found.kv_heads,
         "head_dim": found.head_dim,
-        "dtype": dtype,
+        "cache_type": kind,
         "batch": batch,
-        "bytes_per_token": cache_bytes(found, 1, 1, size),
+        "bytes_per_token": cache_bytes(found, 1, 1, kind),
         "sizes": sizes,
     }
     title = (
-        f"{found.layers} layers, {found.kv_heads} key-value heads of {found.head_dim}, {dtype}, batch {batch}"
+        f"{found.layers} layers, {found.kv_heads} key-value heads of {found.head_dim}, {kind}, batch {batch}"
     )
     rows = [(f"{row['tokens']:,}", f"{row['bytes']:,}", _amount(row["bytes"])) for row in sizes]
     _show(facts, as_json, title, ("tokens", "bytes", "size"), rows)

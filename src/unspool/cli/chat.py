@@ -50,6 +50,7 @@ def chat(
     set_: options.Set = None,
     threads: options.Threads = None,
     cache_tokens: options.CacheTokens = None,
+    cache_type: options.CacheKind = "float16",
 ) -> None:
     """Talk with a model.
 
@@ -77,9 +78,12 @@ def chat(
     refuse_samples(settings)
     SamplingParams(**settings)
 
+    from unspool.cache.size import check_cache_type
     from unspool.llm import LLM
 
-    session = ChatSession(LLM(model, threads=threads, cache_tokens=cache_tokens), settings, system, verbose)
+    kind = check_cache_type(cache_type)
+    llm = LLM(model, threads=threads, cache_tokens=cache_tokens, cache_type=kind)
+    session = ChatSession(llm, settings, system, verbose)
     if sys.stdin.isatty():
         with suppress(ImportError):
             import readline  # noqa: F401  # line editing and history for input()

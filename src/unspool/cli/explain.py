@@ -68,6 +68,7 @@ def explain(
     set_: options.Set = None,
     threads: options.Threads = None,
     cache_tokens: options.CacheTokens = None,
+    cache_type: options.CacheKind = "float16",
 ) -> None:
     """Show what each rule does to the law of the token that comes after PROMPT.
 
@@ -98,9 +99,11 @@ def explain(
     params = SamplingParams(**settings, logprobs=top)
     text = read_prompt(prompt)
 
+    from unspool.cache.size import check_cache_type
     from unspool.llm import LLM
 
-    llm = LLM(model, threads=threads, cache_tokens=cache_tokens)
+    kind = check_cache_type(cache_type)
+    llm = LLM(model, threads=threads, cache_tokens=cache_tokens, cache_type=kind)
     law = next_token(llm, text, chat, params)
     listed = most_probable(law, top)
     if as_json:

@@ -64,6 +64,7 @@ def generate(
     set_: options.Set = None,
     threads: options.Threads = None,
     cache_tokens: options.CacheTokens = None,
+    cache_type: options.CacheKind = "float16",
 ) -> None:
     """Continue PROMPT and print what comes, as it comes (several samples when they are done).
 
@@ -114,10 +115,12 @@ def generate(
         refuse_figures(params, trace or (params.trace and not show_tree))
     text = read_prompt(prompt)
 
+    from unspool.cache.size import check_cache_type
     from unspool.engine.branch import text_of
     from unspool.llm import LLM
 
-    llm = LLM(model, threads=threads, cache_tokens=cache_tokens)
+    kind = check_cache_type(cache_type)
+    llm = LLM(model, threads=threads, cache_tokens=cache_tokens, cache_type=kind)
     result = print_json(llm, text, chat, params) if as_json else print_text(llm, text, chat, params)
     if show_tree and not as_json and result.tree is not None:
         write("\n".join(result.tree.draw(lambda token: text_of(token, llm.tokenizer))) + "\n")

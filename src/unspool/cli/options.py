@@ -22,6 +22,13 @@ Model = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="Processor threads; the physical cores by default.")]
 CacheTokens = Annotated[int | None, typer.Option(help="Size of the key-value cache in tokens.")]
+CacheKind = Annotated[
+    str,
+    typer.Option(
+        "--cache-type",
+        help="What keys and values are kept in: float16, bfloat16, float32, or int8 for half the memory.",
+    ),
+]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-t", help="The most tokens to generate.")]
 Temperature = Annotated[float | None, typer.Option(help="Divides the logits; 0 is greedy, 1 is off.")]
 TopK = Annotated[int | None, typer.Option(help="Keep the k most probable tokens; 0 is off.")]

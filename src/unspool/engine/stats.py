@@ -31,6 +31,10 @@ class EngineStats:
     """Requests that have begun and not ended."""
     cache: CacheUse
     """The main backend's blocks."""
+    cache_type: str
+    """What keys and values are kept in there."""
+    cache_bytes: int
+    """What its blocks take."""
     hit_rate: float
     """Of the prompt tokens of requests that got a place, the share that was found in the cache; 0 to 1."""
     tokens_per_second: float
@@ -117,6 +121,8 @@ def snapshot(
         waiting=len(scheduler.waiting),
         requests=len(flights),
         cache=measure(main.pool, tables),
+        cache_type=main.backend.cache_type,
+        cache_bytes=main.pool.num_tokens * main.backend.spec.cache_bytes_per_token(main.backend.cache_type),
         hit_rate=scheduler.cached_tokens / queried if queried else 0.0,
         tokens_per_second=meter.tokens_per_second(),
         steps=meter.steps,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from unspool.errors import ModelFileError
 from unspool.model.gguf import GgufFile
 from unspool.model.metadata import Metadata
-from unspool.model.spec import ModelSpec
+from unspool.model.spec import ModelSpec, Rotary, inverse_frequencies
 from unspool.model.tensor import Tensor
 
 _LAYER_ROLES = {
@@ -92,13 +92,20 @@ def read_spec(file: GgufFile) -> ModelSpec:
         head_dim=head_dim,
         context_length=metadata.integer("llama.context_length", least=1),
         norm_epsilon=metadata.number("llama.attention.layer_norm_rms_epsilon"),
-        rope_theta=metadata.number("llama.rope.freq_base", 10000.0),
-        rope_dim=metadata.integer("llama.rope.dimension_count", head_dim, least=2, most=head_dim),
         tied_embeddings="output.weight" not in file.tensors,
+        rotaries=(_rotary(metadata, head_dim),),
     )
     _check_heads(metadata, spec)
     _check_shapes(file, spec)
     return spec
+
+
+def _rotary(metadata: Metadata, head_dim: int) -> Rotary:
+    dim = metadata.integer("llama.rope.dimension_count", head_dim, least=2, most=head_dim)
+    if dim % 2:
+        raise ModelFileError(f"llama.rope.dimension_count is {dim}; an even number is needed")
+    theta = metadata.number("llama.rope.freq_base", 10000.0)
+    return Rotary("interleaved", inverse_frequencies(dim, theta))
 
 
 def tensors_by_role(file: GgufFile, spec: ModelSpec) -> dict[str, Tensor]:
@@ -165,8 +172,6 @@ def _check_heads(metadata: Metadata, spec: ModelSpec) -> None:
         )
     if spec.head_dim % 16:
         raise ModelFileError(f"the head size is {spec.head_dim}; a multiple of 16 is supported")
-    if spec.rope_dim % 2:
-        raise ModelFileError(f"llama.rope.dimension_count is {spec.rope_dim}; an even number is needed")
     if spec.num_heads % spec.num_kv_heads:
         raise ModelFileError(
             f"{spec.num_heads} query heads cannot share {spec.num_kv_heads} key-value heads evenly"
