@@ -110,7 +110,9 @@ def check(flight: Flight, expected: Flight) -> None:
     made, wanted = flight.generation(), expected.generation()
     assert made.candidates == wanted.candidates
     assert made.prompt_tokens == wanted.prompt_tokens
-    assert made.tree == wanted.tree
+    assert (made.tree is None) == (wanted.tree is None)
+    if made.tree is not None and wanted.tree is not None:
+        assert made.tree.to_dict() == wanted.tree.to_dict()
 
 
 EVERY = [(search, setting) for search in SEARCHES for setting in SETTINGS]
@@ -155,7 +157,7 @@ def test_a_search_on_a_warm_cache_is_the_same_and_its_stream_takes_nothing_back(
         flight = submit(engine, asked_of(search, setting), streaming=True)
         finish(engine, flight)
         check(flight, alone(search, setting))
-        if setting != "figures of the prompt":  # which needs every row
+        if setting != "figures of the prompt" and search != "contrastive":  # which need every row
             assert flight.cached_tokens > 0
         best = flight.generation().candidates[0]
         chunks = [chunk for chunk in flight.outbox if chunk.index == 0]
