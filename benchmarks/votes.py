@@ -2,9 +2,9 @@
 
     python -m benchmarks.votes --problems gsm8k.jsonl --limit 20 --n 8
 
-Each line of the file is ``{"question": ..., "answer": "... #### 18"}``, as GSM8K has them (Cobbe et al. 2021).
-Every problem is one request of up to ``n`` candidates, all computed together; a vote that is settled ends early.
-A small model is rarely right: what is shown is how votes fare beside one answer, and what they cost.
+Each line of the file is ``{"question": ..., "answer": "... #### 18"}``, as GSM8K has them (Cobbe et al.
+2021). Every problem is one request of up to ``n`` candidates, all computed together; a vote that is settled
+ends early. A small model is rarely right: what is shown is how votes fare beside one answer, and their cost.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from unspool.errors import (
     ModelNotFoundError,
     ParameterError,
     RowError,
+    SearchError,
     SettingsWarning,
     UnspoolError,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "RuleTrace",
     "SamplingParams",
     "Score",
+    "SearchError",
     "SettingsWarning",
     "Spread",
     "StochasticBeam",

@@ -107,6 +107,14 @@ def listed(value: Any) -> tuple[Any, ...] | None:
         return None
 
 
+def able(name: str, value: object, ability: str, allowed: str) -> None:
+    """Raise unless it is an object with that attribute."""
+    with suppress(Exception):  # as in ``number``
+        if not isinstance(value, type) and hasattr(value, ability):
+            return
+    raise refuse(name, value, allowed)
+
+
 def flag(name: str, value: object) -> None:
     """Raise unless it is True or False."""
     if not isinstance(value, bool):

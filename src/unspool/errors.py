@@ -33,7 +33,7 @@ class RowError(UnspoolError):
 
 
 class SearchError(UnspoolError):
-    """A search ended without a text that holds what it must."""
+    """A search ended without what it looks for."""
 
 
 class BackendError(UnspoolError):

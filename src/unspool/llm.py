@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from unspool.cache import blocks_for_memory, blocks_for_tokens
 from unspool.combine import Guidance, Place
+from unspool.combine.source import Source
 from unspool.engine.branch import text_of
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.engine.request import Request
-from unspool.engine.source import Source
 from unspool.engine.stats import EngineStats
 from unspool.errors import ModelFileError, ParameterError, SettingsWarning, UnspoolError, shown
 from unspool.params import SamplingParams, Settings

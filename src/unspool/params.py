@@ -5,18 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from unspool import conversion, translation
+from unspool.combine.base import Combination
 from unspool.errors import ParameterError, shown
 from unspool.sampling.rules import Processor, Scope
 from unspool.sampling.settings import RuleSettings, compile_chain
+from unspool.select.base import Selection
+from unspool.strategy.base import Method
 from unspool.task_presets import TASK_PRESETS
-
-if TYPE_CHECKING:
-    from unspool.combine.base import Combination
-    from unspool.select.base import Selection
-    from unspool.strategy.base import Method
 
 
 class Settings(TypedDict, total=False):
@@ -255,9 +253,8 @@ class SamplingParams:
     def _check_methods(self) -> None:
         """Refuse what is no strategy, source or selection, and what has no meaning beside them."""
         for name, needed in _METHODS.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, type) or not hasattr(value, needed)):
-                raise conversion.refuse(name, value, METHODS_ALLOWED[name])
+            if getattr(self, name) is not None:
+                conversion.able(name, getattr(self, name), needed, METHODS_ALLOWED[name])
         if self.select is not None and self.n != 1:
             raise ParameterError(
                 f"n={self.n} and select={shown(self.select)}: a selection says how many it chooses from, and "

@@ -32,9 +32,9 @@ from tests.strategy.models import (
 )
 from tests.strategy.together import Beam, Lanes, enumerate_beam, plain_rows
 from unspool.backend.base import Int32Array, StepBatch, StepOutput
+from unspool.combine.source import LinearCombination, Source, TrackSpec
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
-from unspool.engine.source import LinearCombination, Source, TrackSpec
 from unspool.errors import BackendError, ParameterError, RowError, UnspoolError
 from unspool.results import Candidate
 from unspool.sampling.noise import mix

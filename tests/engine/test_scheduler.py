@@ -16,11 +16,11 @@ from tests.strategy.models import Recording, ask, candidates, finish, make_nativ
 from tests.strategy.together import Lanes
 from unspool.backend.base import StepBatch, StepOutput
 from unspool.cache import BLOCK_SIZE, BlockPool, blocks_for_tokens
+from unspool.combine.source import LinearCombination, Source, TrackSpec
 from unspool.engine.engine import Engine
 from unspool.engine.flight import Flight
 from unspool.engine.prefill import PREFILL_TOKENS, prefill_share
 from unspool.engine.scheduler import MOST_BEGINNING, MOST_ENDED
-from unspool.engine.source import LinearCombination, Source, TrackSpec
 from unspool.errors import ContextLengthError
 from unspool.params import SamplingParams
 

@@ -17,9 +17,9 @@ from tests.speculate.proposers import Scripted
 from tests.strategy.models import Alone, Recording, ask, candidates, check_empty, finish, native, words
 from unspool.backend.base import Float32Array
 from unspool.backend.cpu import CpuBackend
+from unspool.combine.source import LinearCombination, Source, TrackSpec
 from unspool.engine.engine import Engine
 from unspool.engine.plans import PlannedRow, plan_of
-from unspool.engine.source import LinearCombination, Source, TrackSpec
 from unspool.errors import ContextLengthError, ParameterError, RowError, UnspoolError
 from unspool.model.tensor import TensorType
 from unspool.params import SamplingParams

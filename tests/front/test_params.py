@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.front.odd_values import ODD
-from unspool import ParameterError, SamplingParams
+from unspool import Beam, BestOf, DoLa, Exact, ParameterError, SamplingParams
 from unspool.errors import shown
 from unspool.params import Settings
 from unspool.sampling.presets import DEFAULT_ORDER, PRESETS
@@ -29,6 +29,7 @@ NO_NUMBERS = [
     *(np.complex64(0.5), np.array("1"), np.array(True)),
 ]
 COMPANIONS: dict[str, dict[str, Any]] = {
+    "negative_prompt": {"guidance_scale": 2},
     "dynatemp_exponent": {"dynatemp_range": 0.5},
     "xtc_threshold": {"xtc_probability": 0.5},
     "mirostat_tau": {"mirostat": 2},
@@ -169,6 +170,11 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "ignore_eos": (False, True),
     "seed": (None, 0, 2**64 - 1),
     "n": (1, 4096),
+    "strategy": (None, Beam(2), Exact()),
+    "source": (None, DoLa()),
+    "guidance_scale": (None, 0, 1, 1e4),
+    "negative_prompt": (None, "", "x", [], [1, 2], np.array([3])),
+    "select": (None, BestOf(1)),
     "logprobs": (0, 32),
     "prompt_logprobs": (None, 0, 32),
     "trace": (False, True),

@@ -52,17 +52,16 @@ def test_a_beam_as_wide_as_all_texts_is_exhaustive_search_whenever_it_stops(
 def toys(draw: st.DrawFn) -> Toy:
     vocab_size = draw(st.integers(3, 6))
     ends = frozenset(draw(st.sets(st.integers(0, vocab_size - 1), max_size=2)))
-    few = draw(st.integers(0, vocab_size - 1))
-    step = draw(st.sampled_from([0.0, 0.0, 0.5]))
-    stops = draw(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=3))
+    stops = draw(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
     return Toy(
         vocab_size,
         draw(st.integers(1, 6)),
         ends,
         draw(st.integers(0, 10**6)),
-        few,
-        step,
-        lambda tokens: tokens[-2:] in stops,
+        draw(st.integers(0, vocab_size - 1)),
+        draw(st.sampled_from([0.0, 0.0, 0.5])),
+        draw(st.sampled_from([0.0, 3.0])),
+        stop=(lambda tokens: tokens[-2:] in stops) if stops else None,
     )
 
 
@@ -79,6 +78,7 @@ def test_a_narrow_beam_is_a_plain_one(
     toy: Toy, width: int, penalty: float, stopping: Any, transformers: bool, data: st.DataObject
 ) -> None:
     n = data.draw(st.integers(1, width))
+    toy.above = data.draw(st.sampled_from([0.0, 1.0, 3.0])) if transformers else 0.0
     found = search(toy, Beam(width, penalty, stopping), n, transformers=transformers)
     expected = plain_beam(toy, width, penalty, stopping, transformers)[:n]
     assert found == expected

@@ -36,15 +36,15 @@ class Modelled(Toy):
             self.known[tokens] = dict(zip(ALLOWED, (row - np.logaddexp.reduce(row)).tolist(), strict=True))
         return self.known[tokens]
 
-    def ended(self, tokens: Tokens) -> bool:
+    def stopped(self, tokens: Tokens) -> bool:
         said = "".join(LETTERS.get(token, "") for token in tokens)
-        return super().ended(tokens) or self.stop_string in said
+        return super().stopped(tokens) or self.stop_string in said
 
 
 def expected(method: Any, n: int, stop: str) -> list[Branch]:
     """What a search of the table gives."""
     toy = Modelled(1000, MOST, frozenset({0, 2}), known=TABLE, stop_string=stop)
-    return Driver(toy, method.begin(toy.task(n))).run()
+    return Driver(toy, method.begin(toy.task(n)._replace(stops=True))).run()
 
 
 def found(method: Any, n: int, stop: str, blocks: int = 64, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any
 
 import pytest
@@ -13,11 +13,20 @@ from hypothesis import strategies as st
 
 from tests.strategy.texts import Text, Tokens, Toy, best, search
 from unspool.errors import ParameterError, SearchError
-from unspool.strategy.beam import Beam
+from unspool.strategy import Beam, Strategy, Task
 from unspool.strategy.phrases import Phrases, falls
 
 PENALTIES = (-1.0, 0.0, 0.6, 1.0, 2.0)
 Sets = list[list[Tokens]]
+
+
+class Wide(Beam):
+    """Is offered every token that a law has."""
+
+    def begin(self, task: Task) -> Strategy:
+        strategy = super().begin(task)
+        strategy.want = strategy.want._replace(offers=task.vocab_size)
+        return strategy
 
 
 def holds(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
@@ -53,6 +62,83 @@ def phrase_sets(draw: st.DrawFn) -> Sets:
     return draw(st.lists(st.lists(phrase, min_size=1, max_size=2), min_size=1, max_size=3))
 
 
+def plain_forced(toy: Toy, sets: Sets, width: int, penalty: float) -> list[Text]:
+    """Banks of texts, looked through from their first token on; it goes on up to ``max_tokens``."""
+
+    def begun(tokens: Tokens, phrase: Tokens) -> int:
+        return max(size for size in range(len(phrase)) if tokens[len(tokens) - size :] == phrase[:size])
+
+    def bank(tokens: Tokens) -> int:
+        made = 0
+        for phrases in sets:
+            held = any(holds(tokens, phrase) for phrase in phrases)
+            made += max(map(len, phrases)) if held else max(begun(tokens, phrase) for phrase in phrases)
+        return made
+
+    def lacking(tokens: Tokens) -> int:
+        open_sets = [phrases for phrases in sets if not any(holds(tokens, phrase) for phrase in phrases)]
+        return max((min(len(p) - begun(tokens, p) for p in phrases) for phrases in open_sets), default=0)
+
+    live, done = [Text((), 0.0)], []
+    for length in range(1, toy.max_tokens + 1):
+        candidates = [
+            Text((*tokens, token), total + logprob)
+            for tokens, total in live
+            for token, logprob in sorted(toy.law(tokens).items(), key=lambda item: (-item[1], item[0]))
+        ]
+        candidates = sorted(
+            (
+                text
+                for text in candidates
+                if lacking(text.tokens) <= (toy.max_tokens - length) * (text.tokens[-1] not in toy.ends)
+            ),
+            key=lambda text: -text.total,
+        )
+        banks: dict[int, list[Text]] = {}
+        for text in candidates:
+            banks.setdefault(bank(text.tokens), []).append(text)
+        turns = [banks[key] for key in sorted(banks, reverse=True)]
+        ordered = [text for turn in zip_longest(*turns) for text in turn if text is not None]
+        ordered = ordered[: max(2, 1 + len(toy.ends)) * width]
+        done += [t for t in ordered[:width] if toy.ended(t.tokens) and not lacking(t.tokens)]
+        live = [text for text in ordered if not toy.ended(text.tokens)][:width]
+        done = best(done, penalty)[:width]
+        if not live or len(done) == width:
+            break
+    return done
+
+
+@given(
+    st.integers(0, 10**6),
+    phrase_sets(),
+    st.integers(1, 8),
+    st.integers(3, 7),
+    st.sampled_from(PENALTIES),
+    st.integers(0, 2),
+    st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=6),
+)
+@settings(max_examples=120)
+def test_a_narrow_beam_is_a_plain_one(
+    seed: int,
+    sets: Sets,
+    width: int,
+    length: int,
+    penalty: float,
+    few: int,
+    stops: set[Tokens],
+) -> None:
+    """With all of the law offered: the plain one looks at every token, not at the best and at phrases."""
+    toy = Toy(5, length, frozenset({0}), seed, few, likely=seed % 3, stop=lambda tokens: tokens[-2:] in stops)
+    try:
+        found = search(toy, Wide(width, penalty, True, force_words=sets), width)
+    except SearchError:
+        found = []
+    except ParameterError:
+        assert any(min(map(len, phrases)) > length for phrases in sets)
+        return
+    assert found == plain_forced(toy, sets, width, penalty)
+
+
 @given(
     st.integers(0, 10**6),
     phrase_sets(),
@@ -61,16 +147,24 @@ def phrase_sets(draw: st.DrawFn) -> Sets:
     st.sampled_from(PENALTIES),
     st.sampled_from([True, False, "never"]),
     st.integers(0, 2),
+    st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=3),
 )
-@settings(max_examples=200)
+@settings(max_examples=120)
 def test_whatever_the_width_every_result_holds_them_or_the_request_says_so(
-    seed: int, sets: Sets, width: int, length: int, penalty: float, stopping: Any, few: int
+    seed: int,
+    sets: Sets,
+    width: int,
+    length: int,
+    penalty: float,
+    stopping: Any,
+    few: int,
+    stops: set[Tokens],
 ) -> None:
-    toy = Toy(5, length, frozenset({0}), seed, few)
+    toy = Toy(5, length, frozenset({0}), seed, few, stop=lambda tokens: tokens[-2:] in stops)
     try:
         found = search(toy, Beam(width, penalty, stopping, force_words=sets), width)
     except SearchError:
-        assert few or length < sum(max(map(len, phrases)) for phrases in sets)
+        assert few or stops or length < sum(max(map(len, phrases)) for phrases in sets)
         return
     assert 1 <= len({text.tokens for text in found}) == len(found) <= width
     for text in found:

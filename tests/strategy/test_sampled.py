@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sampling.rows import assert_drawn_from
-from tests.strategy.texts import Driver, Toy, search
+from tests.strategy.texts import Driver, Tokens, Toy, search
 from unspool.strategy.sampled import BeamSample
 
 
@@ -47,6 +48,41 @@ def test_pairs_of_beams_are_drawn_without_replacement(ends: set[int]) -> None:
     assert_drawn_from(
         np.array([expected[pair] for pair in pairs]), np.array([counts[pair] for pair in pairs])
     )
+
+
+@pytest.mark.parametrize("transformers", [False, True])
+def test_beams_are_drawn_by_the_probabilities_of_their_whole_texts(transformers: bool) -> None:
+    """Two steps: two texts of two tokens, by the sum over everything that may have been drawn on the way."""
+    toy = Toy(3, 2, frozenset(), seed=4)
+    expected: dict[frozenset[Tokens], float] = defaultdict(float)
+    for chance, live in kept_of(toy, [()], 4, 2, transformers):
+        for more, texts in kept_of(toy, live, 4, 2, transformers):
+            expected[frozenset(texts)] += chance * more
+    assert sum(expected.values()) == pytest.approx(1)
+    counts = Counter(
+        frozenset(text.tokens for text in search(toy, BeamSample(2), 2, seed, transformers=transformers))
+        for seed in range(2000)
+    )
+    pairs = list(expected)
+    assert_drawn_from(np.array([expected[p] for p in pairs]), np.array([counts[p] for p in pairs]))
+
+
+def kept_of(
+    toy: Toy, live: list[Tokens], draws: int, width: int, transformers: bool
+) -> Iterator[tuple[float, list[Tokens]]]:
+    """What may be kept of the beams' candidates after a number of draws, and how probable that is."""
+    totals = {(*tokens, t): total_of(toy, (*tokens, t)) for tokens in live for t in toy.law(tokens)}
+    for drawn in itertools.permutations(totals, min(draws, len(totals))):
+        left, chance = sum(map(math.exp, totals.values())), 1.0
+        for text in drawn:
+            chance *= math.exp(totals[text]) / left
+            left -= math.exp(totals[text])
+        order = sorted(drawn, key=lambda text: -totals[text]) if transformers else drawn
+        yield chance, list(order[:width])
+
+
+def total_of(toy: Toy, tokens: Tokens) -> float:
+    return sum(toy.law(tokens[:at])[token] for at, token in enumerate(tokens))
 
 
 def pool_of(driver: Driver) -> Any:

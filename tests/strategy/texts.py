@@ -30,7 +30,8 @@ class Toy:
     """Random log-probabilities after every beginning of a text; token ids from 0.
 
     ends: tokens that end a text. few: leaves so many tokens out of each law. stop: whether these tokens end
-    with a stop string.
+    with a stop string. likely: what ends have more than other tokens. above: added to every score, which then
+    is none of a law, as Transformers may leave it.
     """
 
     vocab_size: int
@@ -39,25 +40,29 @@ class Toy:
     seed: int = 0
     few: int = 0
     step: float = 0.0
-    stop: Callable[[Tokens], bool] = lambda tokens: False
+    likely: float = 0.0
+    above: float = 0.0
+    stop: Callable[[Tokens], bool] | None = None
     known: dict[Tokens, dict[int, float]] = field(default_factory=dict)
 
     def law(self, tokens: Tokens) -> dict[int, float]:
         """Log-probabilities of the tokens that may come next; multiples of ``step``, so that some tie."""
         if tokens not in self.known:
-            rng = np.random.default_rng([self.seed, 7, *tokens])
+            rng = random_after(tokens, self.seed, 7)
             z = rng.normal(0, 1.5, self.vocab_size)
+            z[sorted(self.ends)] += self.likely
             left = sorted(rng.permutation(self.vocab_size)[self.few :].tolist())
             z = z[left] - np.log(np.exp(z[left]).sum())
             if self.step:
                 z = np.round(z / self.step) * self.step
-            self.known[tokens] = dict(zip(left, z.tolist(), strict=True))
+            self.known[tokens] = dict(zip(left, (z + self.above).tolist(), strict=True))
         return self.known[tokens]
 
     def ended(self, tokens: Tokens) -> bool:
-        return bool(tokens) and (
-            tokens[-1] in self.ends or len(tokens) == self.max_tokens or self.stop(tokens)
-        )
+        return bool(tokens) and (len(tokens) == self.max_tokens or self.stopped(tokens))
+
+    def stopped(self, tokens: Tokens) -> bool:
+        return tokens[-1] in self.ends or (self.stop is not None and self.stop(tokens))
 
     def texts(self, tokens: Tokens = (), total: float = 0.0) -> Iterator[Text]:
         """Every finished text that goes on from these tokens."""
@@ -68,7 +73,7 @@ class Toy:
                 yield from self.texts((*tokens, token), total + logprob)
 
     def task(self, n: int = 1, **others: Any) -> Task:
-        return Task(n, self.max_tokens, self.ends, self.vocab_size, **others)
+        return Task(n, self.max_tokens, self.ends, self.vocab_size, stops=self.stop is not None, **others)
 
 
 def score(text: Text, penalty: float) -> float:
@@ -170,7 +175,7 @@ class Driver:
         law, want = self.toy.law(tuple(branch.tokens)), self.strategy.want
         noise = np.zeros(self.toy.vocab_size)
         if want.perturbed:
-            noise = np.random.default_rng([self.seed, 3, *branch.tokens]).gumbel(size=self.toy.vocab_size)
+            noise = random_after(branch.tokens, self.seed, 3).gumbel(size=self.toy.vocab_size)
         order = sorted(law, key=lambda token: (-law[token] - noise[token], token))
         offers = tuple(
             Offer(t, law[t], figures_of(law[t]), float(law[t] + noise[t])) for t in order[: want.offers]
@@ -192,8 +197,7 @@ class Driver:
             branch.committed += 1
             now = tuple(branch.tokens[: branch.committed])
             if self.toy.ended(now):
-                stopped = now[-1] in self.toy.ends or self.toy.stop(now)
-                branch.reason = "stop" if stopped else "length"
+                branch.reason = "stop" if self.toy.stopped(now) else "length"
                 del branch.tokens[branch.committed :]
                 return True
         return False
@@ -223,6 +227,11 @@ class Driver:
 
     def tokens(self, branch: Branch) -> Sequence[int]:
         return branch.tokens
+
+
+def random_after(tokens: Sequence[int], seed: int, purpose: int) -> np.random.Generator:
+    """Random numbers of these tokens; their number is told, since NumPy takes no note of zeros at the end."""
+    return np.random.default_rng([seed, purpose, len(tokens), *tokens])
 
 
 def int32(values: Sequence[int]) -> npt.NDArray[np.int32]:

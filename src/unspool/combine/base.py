@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from unspool.engine.source import Source
+from unspool.combine.source import Source
 
 if TYPE_CHECKING:
     from unspool.model.spec import ModelSpec

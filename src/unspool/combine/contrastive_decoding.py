@@ -9,8 +9,8 @@ import numpy as np
 
 from unspool.combine.base import Place
 from unspool.combine.plausible import implausible, log_softmax
+from unspool.combine.source import Float32Array, Source, TrackSpec
 from unspool.conversion import number_between
-from unspool.engine.source import Float32Array, Source, TrackSpec
 from unspool.errors import ParameterError, shown
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unspool.combine.base import Place
-from unspool.engine.source import LinearCombination, Source, TrackSpec
+from unspool.combine.source import LinearCombination, Source, TrackSpec
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from unspool.engine.source import Float32Array
+from unspool.combine.source import Float32Array
 
 
 def implausible(row: Float32Array, alpha: float) -> npt.NDArray[np.bool_]:

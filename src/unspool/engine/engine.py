@@ -17,6 +17,7 @@ import numpy as np
 
 from unspool.backend.base import Backend
 from unspool.cache import blocks_for_tokens
+from unspool.combine.source import MAIN, Source, TrackSpec
 from unspool.engine.branch import Branch, Detokenizer, TokenTexts
 from unspool.engine.cached_backend import CachedBackend
 from unspool.engine.computer import Computer
@@ -27,7 +28,6 @@ from unspool.engine.prompt_figures import PromptFigures
 from unspool.engine.request import Limits, Read, Request, check_fit, check_prompt, prepare, prepare_reading
 from unspool.engine.row_sampler import Drawn
 from unspool.engine.scheduler import Scheduler
-from unspool.engine.source import MAIN, Source, TrackSpec
 from unspool.engine.stats import EngineStats, Meter, known_tokens, snapshot
 from unspool.engine.track import Track
 from unspool.engine.turns import Turns

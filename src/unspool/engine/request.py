@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unspool.engine.source import Source
+from unspool.combine.source import Source
 from unspool.engine.stop import StopAutomaton
 from unspool.errors import ContextLengthError, ParameterError, shown
 from unspool.params import SamplingParams, Settings
@@ -143,6 +143,7 @@ def begin(
             learns=chain.learns,
             traced=params.trace,
             transformers=transformers,
+            stops=bool(params.stop_strings),
         )
     )
 

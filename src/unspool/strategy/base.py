@@ -127,6 +127,8 @@ class Task(NamedTuple):
     """Whether the tree of the search is to be kept."""
     transformers: bool = False
     """Whether to do as Transformers does, where that differs."""
+    stops: bool = True
+    """Whether there may be stop strings, which end a branch with any token."""
 
 
 class Branches(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 from unspool.strategy.base import Branches, Method, RowResult, Strategy, Task
 from unspool.strategy.forced import ForcedSearch
 from unspool.strategy.phrases import Phrase, as_sets, with_token_ids
-from unspool.strategy.pool import EarlyStopping, best_first, conclude, wanted
+from unspool.strategy.pool import EarlyStopping, best_first, conclude, offered, wanted
 from unspool.strategy.tree import Tree
 from unspool.strategy.width import check, make_pool, results
 
@@ -79,7 +79,7 @@ class BeamSearch(Strategy):
         self.n = results(method, task)
         self.tree = Tree() if task.traced else None
         self.pool = make_pool(method, task, self.n, self.tree)
-        self.want = wanted(method.width + len(task.end_ids), task)
+        self.want = wanted(offered(method.width, task), task)
 
     def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:
         """Let the best candidates of all beams go on."""

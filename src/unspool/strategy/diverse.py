@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unspool.errors import ParameterError
 from unspool.strategy.base import Branches, Method, RowResult, Strategy, Task
-from unspool.strategy.pool import EarlyStopping, Pool, conclude, wanted
+from unspool.strategy.pool import EarlyStopping, Pool, conclude, offered, wanted
 from unspool.strategy.tree import Tree
 from unspool.strategy.width import check, make_pool, real, results, whole
 
@@ -69,8 +69,9 @@ class DiverseSearch(Strategy):
         self.pools = [
             make_pool(method, task, self.n, self.tree, groups=method.groups) for _ in range(method.groups)
         ]
-        # Of what a group is offered, those that groups before it chose may all come last.
-        self.want = wanted(method.width + len(task.end_ids), task)
+        # Those that groups before it chose may all come last of what a group is offered.
+        share = method.width // method.groups
+        self.want = wanted(method.width - share + offered(share, task), task)
         self._begun = False
 
     def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:

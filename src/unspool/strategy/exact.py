@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unspool.conversion import whole_between
-from unspool.errors import ParameterError, UnspoolError
+from unspool.errors import ParameterError, SearchError
 from unspool.strategy.base import Branches, RowResult, RowWant, Strategy, Task
 
 MOST_ROWS = 2**31 - 1
@@ -25,7 +25,7 @@ class Exact:
     best sequence found. It takes as many steps as it looks at rows, and there may be very many: short
     ``max_tokens``, or rules that leave few tokens, are what it is for.
 
-    rows: how many rows it may look at; beyond that the request ends with an ``UnspoolError``.
+    rows: how many rows it may look at; beyond that the request ends with a ``SearchError``.
 
     Raises ``ParameterError`` for what is out of range.
     """
@@ -87,7 +87,7 @@ class ExactSearch(Strategy):
         [row] = frontier
         self._seen += 1
         if self._seen > self.rows:
-            raise UnspoolError(
+            raise SearchError(
                 f"exact search has looked at {self.rows} rows and is not done: give it more, or a smaller "
                 "max_tokens, or rules that leave fewer tokens"
             )

@@ -11,7 +11,7 @@ import numpy as np
 from unspool.errors import ParameterError, SearchError
 from unspool.strategy.base import Branches, RowResult, Strategy, Task
 from unspool.strategy.phrases import MOST_TOKENS, Ids, Phrases
-from unspool.strategy.pool import Candidate, best_first, conclude, wanted
+from unspool.strategy.pool import Candidate, best_first, conclude, offered, wanted
 from unspool.strategy.tree import Tree
 from unspool.strategy.width import make_pool, results
 
@@ -34,7 +34,7 @@ class ForcedSearch(Strategy):
         self.phrases = Phrases(checked(method.sets, task))
         self.tree = Tree() if task.traced else None
         self.pool = make_pool(method, task, self.n, self.tree, self.phrases.start)
-        self.want = wanted(method.width + len(task.end_ids), task, law=True)
+        self.want = wanted(offered(method.width, task), task, law=True)
 
     def grow(self, frontier: Sequence[RowResult], branches: Branches) -> None:
         """Let the best candidates of each bank go on. Raises ``SearchError`` where no text came of them."""

@@ -68,13 +68,12 @@ class Phrases:
         )
 
     def next_tokens(self, state: State) -> set[int]:
-        """Tokens that begin a phrase that it still needs, or go on with one."""
+        """Tokens that go on with a phrase that it still needs, or begin one."""
         return {
-            token
+            phrase[begun]
             for at, ends in enumerate(state)
             if ends is not None
             for phrase, begun in zip(self.sets[at], ends, strict=True)
-            for token in (phrase[0], phrase[begun])
         }
 
 

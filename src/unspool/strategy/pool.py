@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
     """The sum of scores, this token's included."""
     progress: Any = None
     complete: bool = True
-    """Whether it may be a result as it is, should it end here."""
+    """Whether it may be a result, should a stop string end it here; with an end token it must be."""
 
 
 class Pool:
@@ -67,7 +67,7 @@ class Pool:
         self.live: dict[Any, Live] = {}
         self.chosen: list[int] = []
         """The tokens that the last step chose, for beams to go on with or to finish with."""
-        self._considered = max(2, 1 + len(task.end_ids)) * width
+        self._considered = considered(width, task)
         self._promise = promise
         self._root = Live(0.0, 0, ROOT, progress)
         self._losers: list[Any] = []
@@ -141,7 +141,7 @@ class Pool:
     def _takes(self, candidate: Candidate) -> bool:
         """Whether the candidate would be kept, did it end."""
         key = self.scoring.key(candidate.total, candidate.live.length + 1)
-        return candidate.complete and self.hypotheses.takes(key)
+        return self.hypotheses.takes(key)
 
     def _settle(self, branch: Any, rank: int, candidate: Candidate, node: int, branches: Branches) -> None:
         """Make a beam's new token final: it lives on, finishes, or is dropped."""
@@ -226,6 +226,19 @@ def promise(stopping: EarlyStopping, scoring: Scoring, task: Task) -> Callable[[
     if scoring.length_penalty > 0:
         return lambda total, _: scoring.key(total, task.max_tokens)
     return scoring.key
+
+
+def considered(width: int, task: Task) -> int:
+    """How many candidates of all beams a step looks at: of so many, ``width`` end with no end token."""
+    return max(2, 1 + len(task.end_ids)) * width
+
+
+def offered(width: int, task: Task) -> int:
+    """How many candidates of one beam may come to be looked at.
+
+    End tokens apart, no more than ``width``; but each that a stop string ends makes place for another.
+    """
+    return considered(width, task) if task.stops else width + len(task.end_ids)
 
 
 def wanted(offers: int, task: Task, *, perturbed: bool = False, law: bool = False) -> RowWant:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unspool.strategy.base import Branches, Method, RowResult, Strategy, Task
-from unspool.strategy.pool import Candidate, EarlyStopping, best_first, conclude, wanted
+from unspool.strategy.pool import Candidate, EarlyStopping, best_first, conclude, considered, wanted
 from unspool.strategy.tree import Tree
 from unspool.strategy.width import check, make_pool, results
 
@@ -58,7 +58,7 @@ class SampledSearch(Strategy):
         self.n = results(method, task)
         self.tree = Tree() if task.traced else None
         self.pool = make_pool(method, task, self.n, self.tree)
-        self.draws = max(2, 1 + len(task.end_ids)) * method.width
+        self.draws = considered(method.width, task)
         self.want = wanted(self.draws, task, perturbed=True)
         self.sorts = task.transformers
 
