@@ -211,19 +211,19 @@ def native(tiny_path: Path) -> Pair:
     return Pair(transformers_llama(SPEC, WEIGHTS), LLM(tiny_path, threads=1), prompts, ENDS, 0.04)
 
 
-EIGHT = pytest.param(8, marks=pytest.mark.slow)
+TWO, FOUR, EIGHT = (pytest.param(width, marks=pytest.mark.slow) for width in (2, 4, 8))
 
 
 @pytest.mark.parametrize("stopping", STOPPING)
 @pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("width", [2, 4, EIGHT])
+@pytest.mark.parametrize("width", [TWO, 4, EIGHT])
 def test_an_engine_gives_what_transformers_gives(
     exact: Pair, width: int, penalty: float, stopping: Any
 ) -> None:
     assert exact.check(Beam(width, penalty, stopping), 8, {}) > 12
 
 
-@pytest.mark.parametrize("width", [2, 4, EIGHT])
+@pytest.mark.parametrize("width", [2, FOUR, EIGHT])
 @pytest.mark.parametrize("rules", list(RULES)[1:])
 def test_rules_act_on_log_probabilities_as_in_transformers(exact: Pair, width: int, rules: str) -> None:
     stopping = STOPPING[len(rules) % 3]
@@ -239,7 +239,7 @@ def test_a_padded_batch_there_is_a_batch_of_any_lengths_here(
 
 
 @pytest.mark.parametrize("stopping", STOPPING)
-@pytest.mark.parametrize("width", [2, 4, EIGHT])
+@pytest.mark.parametrize("width", [2, FOUR, EIGHT])
 def test_a_file_of_float32_weights_gives_what_transformers_gives(
     native: Pair, width: int, stopping: Any
 ) -> None:
