@@ -94,7 +94,7 @@ def plain_beam(
 ) -> list[Text]:
     """Beam search as a book has it: lists, sorted anew, every candidate of the vocabulary.
 
-    gaps: takes how far apart the numbers are that it compares.
+    gaps: takes how far apart the numbers are by whose order it chooses.
     """
     live, done = [Text((), 0.0)], []
     gaps = [] if gaps is None else gaps
@@ -106,7 +106,9 @@ def plain_beam(
         ]
         candidates.sort(key=lambda candidate: -candidate[0])
         most = max(2, 1 + len(toy.ends)) * width
-        gaps += apart([total for total, _ in candidates[: most + 1]])
+        goers = [candidate for candidate in candidates if not toy.ended(candidate[1])]
+        for ranked in (candidates, goers):  # what may finish, and what lives
+            gaps += apart([total for total, _ in ranked[width - 1 : width + 1]])
         candidates = candidates[:most]
         done += [Text(tokens, total) for total, tokens in candidates[:width] if toy.ended(tokens)]
         live = [Text(tokens, total) for total, tokens in candidates if not toy.ended(tokens)][:width]

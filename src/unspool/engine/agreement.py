@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from unspool.engine.branch import Branch
 from unspool.results import Chunk
@@ -31,7 +32,8 @@ class Agreement:
         safe = min(safe, ends[upto - 1]) if upto > 0 else 0
         if safe <= self._shown and upto == self._shown_tokens:
             return None
-        return self._show(branches[0], max(safe, self._shown), upto, 0)
+        chunk = self._show(branches[0], max(safe, self._shown), upto, 0)
+        return replace(chunk, finish_reason=None, stop_reason=None)  # which are the branch's, not the result's
 
     def last_chunks(self, ranked: Sequence[Branch]) -> list[Chunk]:
         """What is left of the best branch, and the other results whole, each with its place among them."""

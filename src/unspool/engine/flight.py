@@ -241,6 +241,8 @@ class Flight:
             return [chunk for branch in self.branches if (chunk := branch.take_chunk()) is not None]
         if ended:
             return [] if self.request.select is not None else self._agreement.last_chunks(self.ranked)
+        if self.request.strategy.backtracks:
+            return []
         chunk = self._agreement.take_chunk(self.branches)
         return [] if chunk is None else [chunk]
 

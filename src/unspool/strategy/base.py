@@ -188,6 +188,9 @@ class Strategy(Protocol):
     """What it wants of each row."""
     revises: bool = False
     """Whether it may drop branches that have final tokens: a stream then shows what all of them agree on."""
+    backtracks: bool = False
+    """Whether it may fork a branch back to where no other branch is: a stream then shows nothing before the
+    end."""
     tree: Tree | None = None
     """What it has considered and kept so far, where its task asks for that."""
 

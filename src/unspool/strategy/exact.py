@@ -71,6 +71,7 @@ class ExactSearch(Strategy):
     width = 1
     together = True
     revises = True
+    backtracks = True
 
     def __init__(self, rows: int, n: int) -> None:
         self.want = RowWant(offers=1, law=True)
