@@ -173,7 +173,9 @@ class Pair:
     def check(self, method: Beam, most: int, rules: Any) -> int:
         """Compare what the prompts give, together here. Returns how many steps were compared."""
         lengths = [self.peer(prompt, most, rules).clear_length(method, most) for prompt in self.prompts]
-        made = self.llm.generate(self.prompts, [asked(self.ends, method, length, rules) for length in lengths])
+        made = self.llm.generate(
+            self.prompts, [asked(self.ends, method, length, rules) for length in lengths]
+        )
         for each, prompt, length in zip(made, self.prompts, lengths, strict=True):
             [expected] = theirs(self.model, [prompt], self.ends, method, length, rules)
             compare(each.candidates, expected, 1e-4 if self.near == NEAR else 1e-2)
@@ -230,7 +232,9 @@ def test_rules_act_on_log_probabilities_as_in_transformers(exact: Pair, width: i
     assert exact.check(Beam(width, 0.6, stopping), 9, RULES[rules]) > 12
 
 
-@pytest.mark.parametrize(("penalty", "stopping"), [(1.0, False), (0.0, True), (-1.0, "never"), (2.0, "never")])
+@pytest.mark.parametrize(
+    ("penalty", "stopping"), [(1.0, False), (0.0, True), (-1.0, "never"), (2.0, "never")]
+)
 def test_a_padded_batch_there_is_a_batch_of_any_lengths_here(
     exact: Pair, penalty: float, stopping: Any
 ) -> None:
