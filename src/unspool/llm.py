@@ -309,6 +309,11 @@ class LLM:
         if asked.prompt_logprobs is not None:
             raise ParameterError("prompt_logprobs come with generate: the law of one token has none")
         request = self.prepare(prompt, asked)
+        if request.source is not None:
+            raise ParameterError(
+                "the law of one token is had of the model alone: guidance_scale and source come with generate, "
+                "whose top_processed_logprobs are of the combined rows"
+            )
         reading, look = self.engine.prepare_look(request)
         self._read(reading)
         assert look.distribution is not None
