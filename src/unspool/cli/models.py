@@ -108,7 +108,8 @@ def _lines(name: str, value: Any) -> list[str]:
             for kind, of in value.items()
         ]
     if isinstance(value, list):
-        return [" ".join(value[start : start + 6]) for start in range(0, min(len(value), 60), 6)] or ["none"]
+        words = [str(item) for item in value[:60]]
+        return [" ".join(words[start : start + 6]) for start in range(0, len(words), 6)] or ["none"]
     if isinstance(value, bool) or value is None:
         return [{True: "yes", False: "no", None: "none"}[value]]
     if name == "tensor_bytes":
