@@ -311,7 +311,7 @@ class LLM:
         request = self.prepare(prompt, asked)
         if request.source is not None:
             raise ParameterError(
-                "the law of one token is had of the model alone: guidance_scale and source come with generate, "
+                "the law of one token is the model's alone: guidance_scale and source come with generate, "
                 "whose top_processed_logprobs are of the combined rows"
             )
         reading, look = self.engine.prepare_look(request)

@@ -35,7 +35,7 @@ ENDS = (0, 2, *range(3, 266, 5))
 PAD = 1
 PROMPTS = [words(count, seed=count) for count in (1, 6, 23)]
 PENALTIES = [-1.0, 0.0, 0.6, 1.0, 2.0]
-STOPPING = [True, False, "never"]
+STOPPING: list[Any] = [True, False, "never"]
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     "a repetition penalty": {"repetition_penalty": 1.4},
