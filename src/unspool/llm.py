@@ -298,7 +298,7 @@ class LLM:
 
         What only says how the text goes on, such as ``max_tokens``, ``stop`` and ``n``, has no part in it.
 
-        Raises as ``generate`` does.
+        Raises as ``generate`` does, and ``ParameterError`` for rows that are combined (``source``).
         """
         asked = SamplingParams.of(one_params(params), settings)
         if asked.prompt_logprobs is not None:
@@ -306,8 +306,8 @@ class LLM:
         request = self.prepare(prompt, asked)
         if request.source is not None:
             raise ParameterError(
-                "the law of one token is had of the model alone: guidance_scale and source come with generate, "
-                "whose top_processed_logprobs are of the combined rows"
+                "the law of one token is had of the model alone: guidance_scale and source go with generate, "
+                "where logprobs are of the combined rows"
             )
         reading, look = self.engine.prepare_look(request)
         self._read(reading)

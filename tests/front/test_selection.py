@@ -20,7 +20,14 @@ N = 12
 def asked(llm: LLM, **more: Any) -> dict[str, Any]:
     """Settings for texts of a few letters, which end at different lengths."""
     letters = llm.tokenizer.encode("abc")
-    return {"max_tokens": 24, "allowed_token_ids": [2, *letters], "seed": 2, "temperature": 2.0, "top_k": 4, **more}
+    return {
+        "max_tokens": 24,
+        "allowed_token_ids": [2, *letters],
+        "seed": 2,
+        "temperature": 2.0,
+        "top_k": 4,
+        **more,
+    }
 
 
 def last(text: str) -> str | None:
@@ -28,7 +35,8 @@ def last(text: str) -> str | None:
 
 
 def samples(llm: LLM, **more: Any) -> list[Candidate]:
-    return llm.generate(PROMPT, n=N, **asked(llm, **more)).candidates
+    made: list[Candidate] = llm.generate(PROMPT, n=N, **asked(llm, **more)).candidates
+    return made
 
 
 def check_from(made: Generation, pool: list[Candidate]) -> None:
@@ -102,7 +110,7 @@ def test_best_of_ranks_the_samples_by_their_score(llm: LLM, score: Any) -> None:
     values = [plain(c) if c.tokens or callable(score) else -math.inf for c in pool]
     assert made.choice is not None
     assert list(made.choice.scores) == pytest.approx(values)
-    assert list(made.choice.order) == sorted(range(N), key=lambda at: -made.choice.scores[at])  # type: ignore[union-attr]
+    assert list(made.choice.order) == sorted(range(N), key=lambda at: -made.choice.scores[at])
 
 
 def overlap(hypothesis: str, reference: str) -> float:
@@ -120,7 +128,13 @@ def test_minimum_bayes_risk_ranks_the_samples_by_their_mean_utility(llm: LLM) ->
     assert made.choice.best == max(range(N), key=lambda at: (expected[at], -at))
 
 
-SELECTIONS = [Vote(N, last), BestOf(N), BestOf(N, lambda c: -len(c.text)), MBR(N, "rouge-l"), MBR(N, overlap)]
+SELECTIONS: list[Any] = [
+    Vote(N, last),
+    BestOf(N),
+    BestOf(N, lambda c: -len(c.text)),
+    MBR(N, "rouge-l"),
+    MBR(N, overlap),
+]
 
 
 def check_stream(chunks: list[Chunk], expected: Generation) -> None:
@@ -204,9 +218,8 @@ def test_a_function_that_raises_ends_its_own_request_alone(llm: LLM, tiny_path: 
 
     async def together() -> list[Any]:
         async with AsyncLLM(tiny_path, threads=1) as shared:
-            return await asyncio.gather(
-                read(shared), read(shared, select=select), read(shared), return_exceptions=True
-            )
+            ways: list[dict[str, Any]] = [{}, {"select": select}, {}]
+            return list(await asyncio.gather(*(read(shared, **way) for way in ways), return_exceptions=True))
 
     first, failed, second = asyncio.run(together())
     assert isinstance(failed, ParameterError)

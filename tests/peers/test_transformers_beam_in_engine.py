@@ -35,7 +35,7 @@ ENDS = (0, 2, *range(3, 266, 5))
 PAD = 1
 PROMPTS = [words(count, seed=count) for count in (1, 6, 23)]
 PENALTIES = [-1.0, 0.0, 0.6, 1.0, 2.0]
-STOPPING = [True, False, "never"]
+STOPPING: list[Any] = [True, False, "never"]
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     "a repetition penalty": {"repetition_penalty": 1.4},
@@ -173,7 +173,8 @@ class Pair:
     def check(self, method: Beam, most: int, rules: Any) -> int:
         """Compare what the prompts give, together here. Returns how many steps were compared."""
         lengths = [self.peer(prompt, most, rules).clear_length(method, most) for prompt in self.prompts]
-        made = self.llm.generate(self.prompts, [asked(self.ends, method, length, rules) for length in lengths])
+        params = [asked(self.ends, method, length, rules) for length in lengths]
+        made = self.llm.generate(self.prompts, params)
         for each, prompt, length in zip(made, self.prompts, lengths, strict=True):
             [expected] = theirs(self.model, [prompt], self.ends, method, length, rules)
             compare(each.candidates, expected, 1e-4 if self.near == NEAR else 1e-2)
@@ -226,11 +227,13 @@ def test_an_engine_gives_what_transformers_gives(
 @pytest.mark.parametrize("width", [2, FOUR, EIGHT])
 @pytest.mark.parametrize("rules", list(RULES)[1:])
 def test_rules_act_on_log_probabilities_as_in_transformers(exact: Pair, width: int, rules: str) -> None:
-    stopping = STOPPING[len(rules) % 3]
+    stopping: Any = STOPPING[len(rules) % 3]
     assert exact.check(Beam(width, 0.6, stopping), 9, RULES[rules]) > 12
 
 
-@pytest.mark.parametrize(("penalty", "stopping"), [(1.0, False), (0.0, True), (-1.0, "never"), (2.0, "never")])
+@pytest.mark.parametrize(
+    ("penalty", "stopping"), [(1.0, False), (0.0, True), (-1.0, "never"), (2.0, "never")]
+)
 def test_a_padded_batch_there_is_a_batch_of_any_lengths_here(
     exact: Pair, penalty: float, stopping: Any
 ) -> None:

@@ -33,7 +33,9 @@ class Agreement:
         if safe <= self._shown and upto == self._shown_tokens:
             return None
         chunk = self._show(branches[0], max(safe, self._shown), upto, 0)
-        return replace(chunk, finish_reason=None, stop_reason=None)  # which are the branch's, not the result's
+        return replace(
+            chunk, finish_reason=None, stop_reason=None
+        )  # which are the branch's, not the result's
 
     def last_chunks(self, ranked: Sequence[Branch]) -> list[Chunk]:
         """What is left of the best branch, and the other results whole, each with its place among them."""
