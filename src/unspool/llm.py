@@ -303,7 +303,7 @@ class LLM:
 
         What only says how the text goes on, such as ``max_tokens``, ``stop`` and ``n``, has no part in it.
 
-        Raises as ``generate`` does.
+        Raises as ``generate`` does, and ``ParameterError`` for rows that are combined (``source``).
         """
         asked = SamplingParams.of(one_params(params), settings)
         if asked.prompt_logprobs is not None:

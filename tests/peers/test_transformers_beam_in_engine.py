@@ -228,7 +228,7 @@ def test_an_engine_gives_what_transformers_gives(
 @pytest.mark.parametrize("width", [2, FOUR, EIGHT])
 @pytest.mark.parametrize("rules", list(RULES)[1:])
 def test_rules_act_on_log_probabilities_as_in_transformers(exact: Pair, width: int, rules: str) -> None:
-    stopping = STOPPING[len(rules) % 3]
+    stopping: Any = STOPPING[len(rules) % 3]
     assert exact.check(Beam(width, 0.6, stopping), 9, RULES[rules]) > 12
 
 
