@@ -100,17 +100,22 @@ class Peer(Toy):
         return self.max_tokens
 
 
+def returned(method: Beam) -> int:
+    """How many results: also fewer than beams, of which it keeps as many all the same."""
+    return 1 if method.early_stopping == "never" else method.width
+
+
 def theirs(
     model: Any, prompts: Sequence[list[int]], ends: Sequence[int], method: Beam, length: int, rules: Any
 ) -> list[list[tuple[list[int], float]]]:
-    """All results of each prompt, best first, as Transformers gives them for a batch padded on the left."""
-    longest, width = max(map(len, prompts)), method.width
+    """The results of each prompt, best first, as Transformers gives them for a batch padded on the left."""
+    longest, width, results = max(map(len, prompts)), method.width, returned(method)
     names = {"min_tokens": "min_new_tokens"}
     made = model.generate(
         torch.tensor([[PAD] * (longest - len(prompt)) + prompt for prompt in prompts]),
         attention_mask=torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts]),
         num_beams=width,
-        num_return_sequences=width,
+        num_return_sequences=results,
         do_sample=False,
         max_new_tokens=length,
         length_penalty=method.length_penalty,
@@ -122,8 +127,8 @@ def theirs(
         **{names.get(name, name): value for name, value in rules.items()},
     )
     texts = [trimmed(row, ends) for row in made.sequences[:, longest:].tolist()]
-    results = list(zip(texts, made.sequences_scores.tolist(), strict=True))
-    return [results[at : at + width] for at in range(0, len(results), width)]
+    every = list(zip(texts, made.sequences_scores.tolist(), strict=True))
+    return [every[at : at + results] for at in range(0, len(every), results)]
 
 
 def trimmed(row: list[int], ends: Sequence[int]) -> list[int]:
@@ -139,7 +144,7 @@ def asked(ends: Sequence[int], method: Beam, length: int, rules: Any) -> Samplin
     return SamplingParams(
         order="transformers",
         strategy=method,
-        n=method.width,
+        n=returned(method),
         max_tokens=length,
         stop_token_ids=ends,
         include_stop=True,
