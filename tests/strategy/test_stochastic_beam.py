@@ -15,7 +15,8 @@ from tests.strategy.enumerated import ASKED, PROMPT, ask, said, texts
 from tests.strategy.models import native
 from unspool.errors import ParameterError
 from unspool.params import SamplingParams
-from unspool.strategy import StochasticBeam
+from unspool.strategy import Figures, Offer, RowResult, StochasticBeam
+from unspool.strategy.stochastic_beam import Perturbed, children_of
 
 
 def test_no_text_comes_twice_and_figures_are_those_of_the_law() -> None:
@@ -87,3 +88,14 @@ def test_a_seed_gives_the_same_texts_beside_others_and_alone() -> None:
     run(engine, [own, *others])
     assert own.generation().candidates == alone
     assert generate(engine, list(PROMPT), strategy=StochasticBeam(4), seed=11, **ASKED).candidates == alone
+
+
+def test_noise_that_a_thin_tail_puts_out_of_order_is_put_in_order() -> None:
+    figures = Figures(-1.0, -1.0, 1.0, 0.0, 0, 2)
+    offers = (Offer(1, -1.0, figures, 0.5), Offer(2, -1.0, figures, 0.5 + 1e-9))
+    row = RowResult("branch", 1, figures, offers)
+    parent = Perturbed(0.25, -3.0)
+    best, second = sorted(children_of(row, parent), key=lambda child: -child.value.perturbed)
+    assert best.offer == offers[1]
+    assert best.value.perturbed == pytest.approx(parent.perturbed)
+    assert second.value.perturbed <= best.value.perturbed

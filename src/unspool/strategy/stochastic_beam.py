@@ -74,7 +74,7 @@ class StochasticBeamSearch(Strategy):
         children = [Child(value, branch, None) for branch, value in self._ended.items()]
         for row in frontier:
             # of the root nothing is known but that it is its children's largest
-            root = Perturbed(row.offers[0].perturbed, 0.0)
+            root = Perturbed(largest_of(row), 0.0)
             children += children_of(row, self._growing.get(row.branch, root))
         children.sort(key=lambda child: -child.value.perturbed)
         kept, rest = children[: self.size], children[self.size :]
@@ -110,7 +110,7 @@ def children_of(row: RowResult, parent: Perturbed) -> list[Child]:
     With G = the parent's, Z = the largest of the children's own g: -log(exp(-G) - exp(-Z) + exp(-g)), in the
     stable form of the paper's appendix B.3. It keeps the order, so that the best offers are enough.
     """
-    largest = row.offers[0].perturbed
+    largest = largest_of(row)  # not the first's: a race goes by masses, which round in thin tails
     made = []
     for offer in row.offers:
         if not math.isfinite(offer.perturbed):
@@ -119,6 +119,11 @@ def children_of(row: RowResult, parent: Perturbed) -> list[Child]:
         value = parent.perturbed - max(0.0, v) - math.log1p(math.exp(-abs(v)))
         made.append(Child(Perturbed(value, parent.total + offer.score), row.branch, offer))
     return made
+
+
+def largest_of(row: RowResult) -> float:
+    """The largest perturbed log-probability among a row's offers."""
+    return max(offer.perturbed for offer in row.offers)
 
 
 def log1mexp(x: float) -> float:
