@@ -155,10 +155,10 @@ class Packer {
   void describe(const Part& part) {
     const RawTensor& tensor = part.tensor;
     Matrix& matrix = part.matrix;
-    matrix.type = tensor.type;
+    matrix.type = packed_type(tensor.type);
     matrix.rows = tensor.rows;
     matrix.columns = tensor.columns;
-    matrix.panel_bytes = panel_bytes(tensor.type, tensor.columns);
+    matrix.panel_bytes = panel_bytes(matrix.type, tensor.columns);
     matrix.shares.resize(workers_);
   }
 

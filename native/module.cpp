@@ -42,7 +42,7 @@ RawTensor raw_tensor(const std::string& role, nb::handle value) {
     throw std::invalid_argument("tensor '" + role + "' has type " + std::to_string(type) + ", which has no kernels");
   }
   const RawTensor tensor{static_cast<TensorType>(type), rows, columns, bytes.data()};
-  if (rows < 1 || columns < 1 || (is_quantized(tensor.type) && columns % kGroup)) {
+  if (rows < 1 || columns < 1 || columns % block_columns(tensor.type)) {
     throw std::invalid_argument("tensor '" + role + "' has a shape that its type cannot have");
   }
   if (bytes.size() != row_bytes(tensor.type, columns) * static_cast<size_t>(rows)) {

@@ -48,6 +48,7 @@ Activations take_activations(Arena& arena, int tokens, int columns, Needs needs)
     a.scales = arena.take<float>(places);
     a.offsets = arena.take<float>(places);
     a.sums = arena.take<int32_t>(places);
+    a.first_sums = arena.take<int32_t>(places);
   }
   if (needs.floats) a.floats = arena.take<float>(static_cast<size_t>(tokens) * columns);
   return a;

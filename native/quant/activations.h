@@ -29,6 +29,7 @@ struct Activations {
   float* scales = nullptr;    // max |x| / 127
   float* offsets = nullptr;   // scale * sum of codes: what a weight's minimum is multiplied by
   int32_t* sums = nullptr;    // sum of codes
+  int32_t* first_sums = nullptr;  // sum of the first 16 codes
   float* floats = nullptr;    // [token][columns], or none where nothing reads it
 
   int groups() const { return columns / 32; }

@@ -4,6 +4,8 @@
 // fused multiply-adds runs in the groups' order, the same for every tile size and instruction set: that is
 // why a row's result does not depend on what else is in the batch.
 #pragma once
+#include <type_traits>
+#include <utility>
 
 namespace unspool::UNSPOOL_ISA {
 
@@ -13,6 +15,7 @@ struct TileInput {
   const float* scales;
   const float* offsets;
   const int32_t* sums;
+  const int32_t* first_sums;
   const float* floats;
   int float_stride;
 };
@@ -25,74 +28,103 @@ static inline void prefetch_group(const uint8_t* panel, size_t group_bytes, int 
   for (size_t line = 0; line < group_bytes; line += 64) prefetch(ahead + line);
 }
 
-// What differs between the formats: where scales and quants lie, and one group's int32 sums for T tokens.
-struct FormatQ4 {
-  static constexpr size_t kQuantBytes = 256;
-  template <int T>
-  static inline void dot_group(const uint8_t* quants, const int8_t* codes, i32x16* acc) {
-    for (int j = 0; j < 4; j++) {
-      const u8x64 both = load_weights(quants + 64 * j);
-      const u8x64 lo = low_nibbles(both), hi = high_nibbles(both);
+// Codes of inputs 4 j to 4 j + 3, of the group's first 16 or of its last.
+template <int kBits, int kHalf, int kJ>
+static inline u8x64 load_codes(const uint8_t* group) {
+  if constexpr (kBits == 8) {
+    return load_weights(group + 64 * (4 * kHalf + kJ));
+  } else {
+    const u8x64 both = load_weights(group + 64 * kJ);
+    const u8x64 low = kHalf ? high_nibbles(both) : low_nibbles(both);
+    if constexpr (kBits == 5) return insert_bits<4 - (4 * kHalf + kJ), 0x10>(low, load_weights(group + 256));
+    if constexpr (kBits == 6) return insert_bits<4 - 2 * kJ, 0x30>(low, load_weights(group + 256 + 64 * kHalf));
+    return low;
+  }
+}
+
+// A call of f with each of 0 to n - 1 as a constant.
+template <int n, class F>
+static inline __attribute__((always_inline)) void unroll(const F& f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    (f(std::integral_constant<int, i>()), ...);
+  }(std::make_integer_sequence<int, n>());
+}
+
+// One part of a group: acc[t] += codes * token t, exact. A whole group takes its halves in turn, as they share bytes.
+template <TensorType kType, int kPart, int T>
+static inline __attribute__((always_inline)) void dot_part(const uint8_t* group, const int8_t* tokens, i32x16* acc) {
+  constexpr PackedFormat format = packed_format(kType);
+  constexpr int kDots = 8 / format.parts;
+  constexpr int kRun = format.bits == 8 ? 1 : products_that_fit(format.bits) < kDots ? products_that_fit(format.bits) : kDots;
+  unroll<kDots / kRun>([&](auto run) {
+    products sums[T];
+    if constexpr (format.bits < 8) {
+#pragma GCC unroll 16
+      for (int t = 0; t < T; t++) sums[t] = start_products(acc[t]);
+    }
+    unroll<kRun>([&](auto step) {
+      constexpr int i = kRun * run + step;
+      constexpr int kHalf = format.parts == 2 ? kPart : i % 2, kJ = format.parts == 2 ? i : i / 2;
+      const u8x64 w = load_codes<format.bits, kHalf, kJ>(group);
 #pragma GCC unroll 16
       for (int t = 0; t < T; t++) {
-        acc[t] = dot(acc[t], lo, codes + 32 * t + 4 * j);
-        acc[t] = dot(acc[t], hi, codes + 32 * t + 16 + 4 * j);
+        const int8_t* a = tokens + 32 * t + 16 * kHalf + 4 * kJ;
+        if constexpr (format.bits == 8) {
+          acc[t] = dot_signed(acc[t], w, a);
+        } else {
+          sums[t] = add_products(sums[t], w, a);
+        }
       }
-    }
-  }
-};
-
-struct FormatQ4_1 : FormatQ4 {
-  static constexpr size_t kScaleBytes = 64;
-  static constexpr bool kHasMinimum = true;
-  static inline i32x16 start(int32_t) { return set_int(0); }
-};
-
-struct FormatQ4_0 : FormatQ4 {
-  static constexpr size_t kScaleBytes = 32;
-  static constexpr bool kHasMinimum = false;
-  static inline i32x16 start(int32_t sum) { return set_int(-8 * sum); }  // sum (q - 8) a = sum q a - 8 sum a
-};
-
-struct FormatQ8_0 {
-  static constexpr size_t kScaleBytes = 32;
-  static constexpr size_t kQuantBytes = 512;
-  static constexpr bool kHasMinimum = false;
-  static inline i32x16 start(int32_t sum) { return start_signed(sum); }
-  template <int T>
-  static inline void dot_group(const uint8_t* quants, const int8_t* codes, i32x16* acc) {
-    for (int j = 0; j < 8; j++) {
-      const u8x64 w = load_weights(quants + 64 * j);
+    });
+    if constexpr (format.bits < 8) {
 #pragma GCC unroll 16
-      for (int t = 0; t < T; t++) acc[t] = dot_signed(acc[t], w, codes + 32 * t + 4 * j);
+      for (int t = 0; t < T; t++) acc[t] = take_products(acc[t], sums[t]);
     }
-  }
-};
+  });
+}
 
 // out[t][16] = panel * token t, for T tokens.
-template <class Format, int T, bool kPrefetch>
+template <TensorType kType, int T, bool kPrefetch>
 static void multiply_quantized(const uint8_t* panel, int groups, const TileInput& in, float* out) {
-  const uint8_t* scales = panel;
-  const uint8_t* quants = panel + (Format::kScaleBytes * groups + 63) / 64 * 64;
+  constexpr PackedFormat format = packed_format(kType);
+  constexpr size_t kGroupBytes = format.super_bytes() / (kSuper / kGroup) + format.scale_bytes() + format.code_bytes();
+  const PanelLayout layout(format, groups);
   f32x16 total[T];
 #pragma GCC unroll 16
   for (int t = 0; t < T; t++) total[t] = zero();
   for (int g = 0; g < groups; g++) {
-    if (kPrefetch) prefetch_group(panel, Format::kScaleBytes + Format::kQuantBytes, g);
+    if (kPrefetch) prefetch_group(panel, kGroupBytes, g);
     const size_t at = static_cast<size_t>(g) * T;
-    i32x16 acc[T];
+    const uint8_t* super = panel + format.super_bytes() * (g / (kSuper / kGroup));
+    const uint8_t* scales = panel + layout.scales + format.scale_bytes() * g;
+    const uint8_t* codes = panel + layout.codes + format.code_bytes() * g;
+    const auto halves = [](const uint8_t* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); };
+    const auto bytes = [](const uint8_t* p) { return to_float(load_bytes(reinterpret_cast<const int8_t*>(p))); };
+    unroll<format.parts>([&](auto part) {
+      const auto sum = [&](int t) {
+        return format.parts == 1 ? in.sums[at + t]
+               : part == 0       ? in.first_sums[at + t]
+                                 : in.sums[at + t] - in.first_sums[at + t];
+      };
+      i32x16 acc[T];
 #pragma GCC unroll 16
-    for (int t = 0; t < T; t++) acc[t] = Format::start(in.sums[at + t]);
-    Format::template dot_group<T>(quants + Format::kQuantBytes * g, in.codes + 32 * at, acc);
-    const uint16_t* halves = reinterpret_cast<const uint16_t*>(scales + Format::kScaleBytes * g);
-    const f32x16 d = load_half(halves);
+      for (int t = 0; t < T; t++) {
+        acc[t] = format.bits == 8 ? start_signed(sum(t)) : format.zero ? set_int(-format.zero * sum(t)) : set_int(0);
+      }
+      dot_part<kType, part, T>(codes, in.codes + 32 * at, acc);
+      const f32x16 d = format.super ? halves(super) * bytes(scales + 16 * part) : halves(scales);
 #pragma GCC unroll 16
-    for (int t = 0; t < T; t++) total[t] = fma(to_float(acc[t]), d * set(in.scales[at + t]), total[t]);
-    if (Format::kHasMinimum) {
-      const f32x16 m = load_half(halves + 16);
+      for (int t = 0; t < T; t++) total[t] = fma(to_float(acc[t]), d * set(in.scales[at + t]), total[t]);
+      if constexpr (format.minimum) {
+        const f32x16 m = format.super ? halves(super + 32) * bytes(scales + 16 * (format.parts + part))
+                                      : halves(scales + 32);
 #pragma GCC unroll 16
-      for (int t = 0; t < T; t++) total[t] = fma(m, set(in.offsets[at + t]), total[t]);
-    }
+        for (int t = 0; t < T; t++) {
+          const float offset = format.parts == 1 ? in.offsets[at + t] : in.scales[at + t] * static_cast<float>(sum(t));
+          total[t] = fma(m, set(offset), total[t]);
+        }
+      }
+    });
   }
 #pragma GCC unroll 16
   for (int t = 0; t < T; t++) store(out + 16 * t, total[t]);
@@ -158,12 +190,12 @@ struct KernelTable {
   }
 };
 
-template <class Format>
+template <TensorType kType>
 struct Quantized {
   template <int T, bool kPrefetch>
   struct Make {
     static void run(const uint8_t* panel, int size, const TileInput& in, float* out) {
-      multiply_quantized<Format, T, kPrefetch>(panel, size, in, out);
+      multiply_quantized<kType, T, kPrefetch>(panel, size, in, out);
     }
   };
 };
@@ -178,22 +210,36 @@ struct Floats {
   };
 };
 
+// Of a packed type.
 static TileKernel find_kernel(TensorType type, int tokens, bool ahead) {
   switch (type) {
     case TensorType::Q4_0:
-      return KernelTable<Quantized<FormatQ4_0>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q4_0>::template Make>::find(tokens, ahead);
     case TensorType::Q4_1:
-      return KernelTable<Quantized<FormatQ4_1>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q4_1>::template Make>::find(tokens, ahead);
+    case TensorType::Q5_0:
+      return KernelTable<Quantized<TensorType::Q5_0>::template Make>::find(tokens, ahead);
+    case TensorType::Q5_1:
+      return KernelTable<Quantized<TensorType::Q5_1>::template Make>::find(tokens, ahead);
     case TensorType::Q8_0:
-      return KernelTable<Quantized<FormatQ8_0>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q8_0>::template Make>::find(tokens, ahead);
+    case TensorType::Q2_K:
+      return KernelTable<Quantized<TensorType::Q2_K>::template Make>::find(tokens, ahead);
+    case TensorType::Q4_K:
+      return KernelTable<Quantized<TensorType::Q4_K>::template Make>::find(tokens, ahead);
+    case TensorType::Q5_K:
+      return KernelTable<Quantized<TensorType::Q5_K>::template Make>::find(tokens, ahead);
+    case TensorType::Q6_K:
+      return KernelTable<Quantized<TensorType::Q6_K>::template Make>::find(tokens, ahead);
     case TensorType::F32:
       return KernelTable<Floats<FormatF32>::template Make>::find(tokens, ahead);
     case TensorType::F16:
       return KernelTable<Floats<FormatF16>::template Make>::find(tokens, ahead);
     case TensorType::BF16:
       return KernelTable<Floats<FormatBF16>::template Make>::find(tokens, ahead);
+    default:  // packed as another
+      return nullptr;
   }
-  return nullptr;
 }
 
 // The kernels that one matrix needs for one tiling: its tiles have at most two sizes.
@@ -217,8 +263,8 @@ struct Multiplier {
     const int start = tiling.start(i), tokens = tiling.start(i + 1) - start;
     const size_t place = input->place(start);
     const TileInput in{input->codes + 32 * place, input->scales + place, input->offsets + place,
-                       input->sums + place, input->floats + static_cast<size_t>(start) * input->columns,
-                       input->columns};
+                       input->sums + place, input->first_sums + place,
+                       input->floats + static_cast<size_t>(start) * input->columns, input->columns};
     kernel[tokens - small][ahead](panel, size, in, out);
   }
 };

@@ -8,22 +8,6 @@
 namespace unspool {
 namespace {
 
-constexpr size_t kLine = 64;
-constexpr size_t kRowScales = 2 * kPanelRows;  // bytes of 16 halves
-
-size_t align(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-// Where the parts of a quantized panel lie.
-struct Layout {
-  size_t group_scales;  // bytes of one group's scales (and minima)
-  size_t group_quants;
-  size_t quants;        // offset of the first group's quants
-  explicit Layout(TensorType type, int columns)
-      : group_scales(type == TensorType::Q4_1 ? 2 * kRowScales : kRowScales),
-        group_quants(type == TensorType::Q8_0 ? 512 : 256),
-        quants(align(group_scales * (columns / kGroup))) {}
-};
-
 template <class T>
 void put(uint8_t* p, T value) {
   std::memcpy(p, &value, sizeof value);
@@ -36,38 +20,129 @@ T get(const uint8_t* p) {
   return value;
 }
 
-// The group's scales and quants of row r, from its block to its places in the panel.
-bool pack_block(const BlockQ4_0& block, int r, uint8_t* scales, uint8_t* quants) {
-  put(scales + 2 * r, block.d);
-  for (int j = 0; j < 4; j++) std::memcpy(quants + 64 * j + 4 * r, block.q + 4 * j, 4);
-  return half_is_finite(block.d);
+// Row r of a run that has one T for each of 16 rows.
+template <class T>
+void put_row(uint8_t* run, int r, T value) {
+  put(run + sizeof value * r, value);
 }
 
-bool pack_block(const BlockQ4_1& block, int r, uint8_t* scales, uint8_t* quants) {
-  put(scales + 2 * r, block.d);
-  put(scales + kRowScales + 2 * r, block.m);
-  for (int j = 0; j < 4; j++) std::memcpy(quants + 64 * j + 4 * r, block.q + 4 * j, 4);
-  return half_is_finite(block.d) && half_is_finite(block.m);
+template <class T>
+T get_row(const uint8_t* run, int r) {
+  return get<T>(run + sizeof(T) * r);
 }
 
-bool pack_block(const BlockQ8_0& block, int r, uint8_t* scales, uint8_t* quants) {
-  put(scales + 2 * r, block.d);
-  for (int j = 0; j < 8; j++) {
-    put(quants + 64 * j + 4 * r, get<uint32_t>(reinterpret_cast<const uint8_t*>(block.q) + 4 * j) ^ 0x80808080u);
+// A row's 32 codes to its places in the group, four to a word.
+void put_codes(const PackedFormat& format, const uint8_t* codes, int r, uint8_t* group) {
+  uint32_t fifth = 0, low_pair = 0, high_pair = 0;
+  for (int j = 0; j < 4; j++) {
+    const uint32_t low = get_row<uint32_t>(codes, j), high = get_row<uint32_t>(codes + 16, j);
+    if (format.bits == 8) {
+      put_row(group + 64 * j, r, low);
+      put_row(group + 64 * (j + 4), r, high);
+      continue;
+    }
+    put_row(group + 64 * j, r, (low & 0x0f0f0f0fu) | (high & 0x0f0f0f0fu) << 4);
+    fifth |= (low >> 4 & 0x01010101u) << j | (high >> 4 & 0x01010101u) << (j + 4);
+    low_pair |= (low >> 4 & 0x03030303u) << 2 * j;
+    high_pair |= (high >> 4 & 0x03030303u) << 2 * j;
   }
-  return half_is_finite(block.d);
+  if (format.bits == 5) put_row(group + 256, r, fifth);
+  if (format.bits == 6) {
+    put_row(group + 256, r, low_pair);
+    put_row(group + 320, r, high_pair);
+  }
 }
 
+// Input k of row r.
+int code_at(const PackedFormat& format, const uint8_t* group, int r, int k) {
+  const int byte = 4 * r + k % 4, j = k / 4 % 4, half = k / 16;
+  if (format.bits == 8) return group[64 * (k / 4) + byte];
+  const int code = group[64 * j + byte] >> 4 * half & 15;
+  if (format.bits == 5) return code | (group[256 + byte] >> (4 * half + j) & 1) << 4;
+  if (format.bits == 6) return code | (group[256 + 64 * half + byte] >> 2 * j & 3) << 4;
+  return code;
+}
+
+// One row of the panel, from blocks of 32 inputs.
 template <class Block>
+bool pack_groups(const PackedFormat& format, const uint8_t* row, int groups, int r, uint8_t* panel) {
+  const PanelLayout layout(format, groups);
+  bool finite = true;
+  for (int g = 0; g < groups; g++) {
+    const Group group = read_group(load_block<Block>(row, g));
+    uint8_t* scales = panel + layout.scales + format.scale_bytes() * g;
+    put_row(scales, r, group.d);
+    if (format.minimum) put_row(scales + 32, r, group.m);
+    put_codes(format, group.codes, r, panel + layout.codes + format.code_bytes() * g);
+    finite = finite && half_is_finite(group.d) && half_is_finite(group.m);
+  }
+  return finite;
+}
+
+// The same from blocks of 256.
+template <class Block>
+bool pack_supers(const PackedFormat& format, const uint8_t* row, int groups, int r, uint8_t* panel) {
+  constexpr int kGroups = kSuper / kGroup;
+  const PanelLayout layout(format, groups);
+  bool finite = true;
+  for (int b = 0; b < groups / kGroups; b++) {
+    const SuperBlock block = read_super(load_block<Block>(row, b));
+    uint8_t* super = panel + format.super_bytes() * b;
+    put_row(super, r, block.d);
+    if (format.minimum) put_row(super + 32, r, block.m);
+    finite = finite && half_is_finite(block.d) && half_is_finite(block.m);
+    for (int i = 0; i < kGroups; i++) {
+      const int g = kGroups * b + i;
+      uint8_t* scales = panel + layout.scales + format.scale_bytes() * g;
+      for (int part = 0; part < format.parts; part++) {
+        put_row(scales + 16 * part, r, block.scales[format.parts * i + part]);
+        if (format.minimum) put_row(scales + 16 * (format.parts + part), r, block.minima[format.parts * i + part]);
+      }
+      put_codes(format, block.codes + kGroup * i, r, panel + layout.codes + format.code_bytes() * g);
+    }
+  }
+  return finite;
+}
+
+using RowPacker = bool (*)(const PackedFormat& format, const uint8_t* row, int groups, int r, uint8_t* panel);
+
+RowPacker row_packer(TensorType type) {
+  switch (type) {
+    case TensorType::Q4_0:
+      return pack_groups<BlockQ4_0>;
+    case TensorType::Q4_1:
+      return pack_groups<BlockQ4_1>;
+    case TensorType::Q5_0:
+      return pack_groups<BlockQ5_0>;
+    case TensorType::Q5_1:
+      return pack_groups<BlockQ5_1>;
+    case TensorType::Q8_0:
+      return pack_groups<BlockQ8_0>;
+    case TensorType::IQ4_NL:
+      return pack_groups<BlockIQ4_NL>;
+    case TensorType::MXFP4:
+      return pack_groups<BlockMXFP4>;
+    case TensorType::Q2_K:
+      return pack_supers<BlockQ2_K>;
+    case TensorType::Q3_K:
+      return pack_supers<BlockQ3_K>;
+    case TensorType::Q4_K:
+      return pack_supers<BlockQ4_K>;
+    case TensorType::Q5_K:
+      return pack_supers<BlockQ5_K>;
+    case TensorType::Q6_K:
+      return pack_supers<BlockQ6_K>;
+    default:
+      return nullptr;
+  }
+}
+
 bool pack_quantized(const RawTensor& tensor, const RowOrder& order, int first_row, int rows, uint8_t* dst) {
-  const Layout layout(tensor.type, tensor.columns);
+  const PackedFormat format = packed_format(packed_type(tensor.type));
+  const RowPacker pack = row_packer(tensor.type);
   bool finite = true;
   for (int r = 0; r < rows; r++) {
-    const uint8_t* row = tensor.row(order(first_row + r));
-    for (int g = 0; g < tensor.columns / kGroup; g++) {
-      finite &= pack_block(load_block<Block>(row, g), r, dst + layout.group_scales * g,
-                           dst + layout.quants + layout.group_quants * g);
-    }
+    finite &= pack(format, tensor.row(order(first_row + r)), tensor.columns / kGroup, r, dst);
   }
   return finite;
 }
@@ -86,25 +161,37 @@ bool pack_floats(const RawTensor& tensor, const RowOrder& order, int first_row, 
   return finite;
 }
 
+// The scale and the minimum of one part of a group.
+struct PartScale {
+  float d, m;
+};
+
+PartScale part_scale(const PackedFormat& format, const uint8_t* super, const uint8_t* scales, int r, int part) {
+  if (!format.super) {
+    return {half_to_float(get_row<uint16_t>(scales, r)),
+            format.minimum ? half_to_float(get_row<uint16_t>(scales + 32, r)) : 0.0f};
+  }
+  const auto product = [&](const uint8_t* half, const uint8_t* byte) {
+    return half_to_float(get_row<uint16_t>(half, r)) * static_cast<float>(get_row<int8_t>(byte, r));
+  };
+  return {product(super, scales + 16 * part),
+          format.minimum ? product(super + 32, scales + 16 * (format.parts + part)) : 0.0f};
+}
+
 void unpack_quantized(const Matrix& matrix, const uint8_t* panel, int r, float* out) {
-  const Layout layout(matrix.type, matrix.columns);
-  for (int g = 0; g < matrix.groups(); g++, out += kGroup) {
-    const uint8_t* scales = panel + layout.group_scales * g;
-    const uint8_t* quants = panel + layout.quants + layout.group_quants * g;
-    const float d = half_to_float(get<uint16_t>(scales + 2 * r));
-    if (matrix.type == TensorType::Q8_0) {
-      for (int k = 0; k < kGroup; k++) {
-        out[k] = static_cast<float>(quants[64 * (k / 4) + 4 * r + k % 4] - 128) * d;
+  const PackedFormat format = packed_format(matrix.type);
+  const PanelLayout layout(format, matrix.groups());
+  const int inputs = kGroup / format.parts;
+  for (int g = 0; g < matrix.groups(); g++) {
+    const uint8_t* super = panel + format.super_bytes() * (g / (kSuper / kGroup));
+    const uint8_t* scales = panel + layout.scales + format.scale_bytes() * g;
+    const uint8_t* codes = panel + layout.codes + format.code_bytes() * g;
+    for (int part = 0; part < format.parts; part++) {
+      const auto [d, m] = part_scale(format, super, scales, r, part);
+      for (int k = inputs * part; k < inputs * (part + 1); k++, out++) {
+        const float x = static_cast<float>(code_at(format, codes, r, k) - format.zero) * d;
+        *out = format.minimum ? x + m : x;
       }
-      continue;
-    }
-    const bool has_minimum = matrix.type == TensorType::Q4_1;
-    const float m = has_minimum ? half_to_float(get<uint16_t>(scales + kRowScales + 2 * r)) : 0.0f;
-    const int zero = has_minimum ? 0 : 8;
-    for (int k = 0; k < kGroup / 2; k++) {
-      const int byte = quants[64 * (k / 4) + 4 * r + k % 4];
-      out[k] = static_cast<float>((byte & 15) - zero) * d + m;
-      out[k + 16] = static_cast<float>((byte >> 4) - zero) * d + m;
     }
   }
 }
@@ -112,17 +199,14 @@ void unpack_quantized(const Matrix& matrix, const uint8_t* panel, int r, float* 
 }  // namespace
 
 size_t panel_bytes(TensorType type, int columns) {
-  if (is_quantized(type)) {
-    const Layout layout(type, columns);
-    return layout.quants + layout.group_quants * (columns / kGroup);
-  }
-  return align((type == TensorType::F32 ? 4 : 2) * static_cast<size_t>(kPanelRows) * columns);
+  if (is_quantized(type)) return PanelLayout(packed_format(type), columns / kGroup).bytes;
+  return ((type == TensorType::F32 ? 4 : 2) * static_cast<size_t>(kPanelRows) * columns + 63) / 64 * 64;
 }
 
 bool pack_panel(const RawTensor& tensor, const RowOrder& order, int panel, uint8_t* dst) {
   const int first_row = kPanelRows * panel;
   const int rows = tensor.rows - first_row < kPanelRows ? tensor.rows - first_row : kPanelRows;
-  if (rows < kPanelRows) std::memset(dst, 0, panel_bytes(tensor.type, tensor.columns));
+  if (rows < kPanelRows) std::memset(dst, 0, panel_bytes(packed_type(tensor.type), tensor.columns));
   switch (tensor.type) {
     case TensorType::F32:
       return pack_floats<uint32_t>(tensor, order, first_row, rows, dst, 0x7f800000u);
@@ -130,14 +214,9 @@ bool pack_panel(const RawTensor& tensor, const RowOrder& order, int panel, uint8
       return pack_floats<uint16_t>(tensor, order, first_row, rows, dst, 0x7c00u);
     case TensorType::BF16:
       return pack_floats<uint16_t>(tensor, order, first_row, rows, dst, 0x7f80u);
-    case TensorType::Q4_0:
-      return pack_quantized<BlockQ4_0>(tensor, order, first_row, rows, dst);
-    case TensorType::Q4_1:
-      return pack_quantized<BlockQ4_1>(tensor, order, first_row, rows, dst);
-    case TensorType::Q8_0:
-      return pack_quantized<BlockQ8_0>(tensor, order, first_row, rows, dst);
+    default:
+      return pack_quantized(tensor, order, first_row, rows, dst);
   }
-  return false;
 }
 
 void unpack_row(const Matrix& matrix, int row, float* out) {

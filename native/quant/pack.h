@@ -1,11 +1,14 @@
 // Weights laid out for the kernels: panels of 16 output rows, one sequential stream for each worker.
 //
-// A panel holds, for each group of 32 inputs, what 16 rows need of it:
-//   Q4_1  scales 16 halves, minima 16 halves | quants 256 bytes
-//   Q4_0  scales 16 halves                   | quants 256 bytes
-//   Q8_0  scales 16 halves                   | quants 512 bytes, each w ^ 0x80
-// with the scales of all groups first (padded to 64 bytes), then the quants. Within a group the quants
-// come by fours of inputs: byte 64 j + 4 r + i is row r, input 4 j + i (nibbles: low half, high half 16 later).
+// A panel of a quantized type holds three runs, each padded to 64 bytes:
+//   supers  of every 256 inputs, where the format has them: 16 halves, and 16 of minima
+//   scales  of every group of 32: for each of its parts 16 halves or bytes, and as many of minima
+//   codes   of every group: 64 bytes a bit
+// Within a group codes come by fours of inputs. In the first 256 bytes, byte 64 j + 4 r + i is row r, its low four bits
+// input 4 j + i, its high ones input 16 + 4 j + i. Of a fifth bit, byte 256 + 4 r + i has that of input 4 j + i in bit j
+// and that of input 16 + 4 j + i in bit 4 + j. Of a fifth and sixth, byte 256 + 4 r + i has those of input 4 j + i in
+// bits 2 j and 2 j + 1, byte 320 + 4 r + i those of input 16 + 4 j + i. Codes of eight bits are whole: byte
+// 64 j + 4 r + i is input 4 j + i.
 // Floats are [columns][16 rows]: F32 as they are, F16 and BF16 in their 16 bits. Rows past the last are zeros.
 #pragma once
 #include <cstddef>
@@ -27,7 +30,7 @@ struct Share {
 };
 
 struct Matrix {
-  TensorType type{};
+  TensorType type{};  // as it is packed
   int rows = 0;
   int columns = 0;
   size_t panel_bytes = 0;
@@ -56,12 +59,24 @@ struct RowOrder {
   }
 };
 
+// Where the runs of a quantized panel lie.
+struct PanelLayout {
+  size_t scales, codes, bytes;
+  constexpr PanelLayout(const PackedFormat& format, int groups)
+      : scales(lines(format.super_bytes() * (groups / (kSuper / kGroup)))),
+        codes(scales + lines(format.scale_bytes() * groups)), bytes(codes + format.code_bytes() * groups) {}
+
+ private:
+  static constexpr size_t lines(size_t n) { return (n + 63) / 64 * 64; }
+};
+
+// Of a packed type.
 size_t panel_bytes(TensorType type, int columns);
 
-// Packs rows 16 * panel and on, in the given order, into dst. False where a scale, a minimum or a float is not finite.
+// Packs rows 16 * panel and on, in the given order, into dst, as the tensor's packed_type. False where a scale, a minimum or a float is not finite.
 bool pack_panel(const RawTensor& tensor, const RowOrder& order, int panel, uint8_t* dst);
 
-// One row of a packed matrix as float32: what dequantize_row gives of the file's.
+// One row of a packed matrix as float32: what dequantize_row gives of the file's, as packed_type says.
 void unpack_row(const Matrix& matrix, int row, float* out);
 
 }  // namespace unspool

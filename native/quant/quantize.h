@@ -10,7 +10,7 @@ constexpr float kTiny = 0x1p-120f;
 static inline void put_zeros(float scale, const Activations& a, size_t at) {
   __builtin_memset(a.codes + 32 * at, 0, 32);
   a.scales[at] = a.offsets[at] = scale;
-  a.sums[at] = 0;
+  a.sums[at] = a.first_sums[at] = 0;
 }
 
 // One group x[32] to place `at`. The scale is max |x| / 127; codes round to nearest, ties to even. What holds
@@ -30,6 +30,7 @@ static inline void quantize_group(const float* x, const Activations& a, size_t a
   a.scales[at] = scale;
   a.offsets[at] = scale * static_cast<float>(total);
   a.sums[at] = total;
+  a.first_sums[at] = sum_int(q_lo);
 }
 
 // What quantize_group rounded away of x[32].

@@ -146,6 +146,17 @@ static inline u8x64 high_nibbles(u8x64 a) {
   return {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), low), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), low)};
 }
 
+// Some bits of `high`, moved left within their bytes (or right, where negative) and chosen by a mask, into `low`.
+template <int kLeft, int kMask>
+static inline u8x64 insert_bits(u8x64 low, u8x64 high) {
+  const auto insert = [](__m256i into, __m256i from) {
+    const __m256i moved = kLeft > 0 ? _mm256_slli_epi16(from, kLeft > 0 ? kLeft : 0)
+                                    : _mm256_srli_epi16(from, kLeft < 0 ? -kLeft : 0);
+    return _mm256_or_si256(into, _mm256_and_si256(moved, _mm256_set1_epi8(kMask)));
+  };
+  return {insert(low.lo, high.lo), insert(low.hi, high.hi)};
+}
+
 static inline __m256i broadcast_bytes(const int8_t* a) {
   return _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(a));
 }
@@ -160,6 +171,12 @@ static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
 // start_signed(sum of the group's activations).
 static inline i32x16 start_signed(int32_t activation_sum) { return set_int(-128 * activation_sum); }
 static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return dot(acc, w, a); }
+// Sums of many products: dot by another name, where it has room for all.
+using products = i32x16;
+constexpr int products_that_fit(int) { return 8; }
+static inline products start_products(i32x16 acc) { return acc; }
+static inline products add_products(products sums, u8x64 w, const int8_t* a) { return dot(sums, w, a); }
+static inline i32x16 take_products(i32x16, products sums) { return sums; }
 #else
 // The 16-bit sums of pairs below never saturate: 2 * 15 * 127, and 2 * 128 * 127 = 32512, fit in 16 bits.
 static inline __m256i add_pairs(__m256i acc, __m256i unsigned_bytes, __m256i signed_bytes) {
@@ -170,6 +187,20 @@ static inline __m256i add_pairs(__m256i acc, __m256i unsigned_bytes, __m256i sig
 static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
   const __m256i b = broadcast_bytes(a);
   return {add_pairs(acc.lo, w.lo, b), add_pairs(acc.hi, w.hi, b)};
+}
+// Sums of many products of such weights of few bits, kept in 16 bits as long as these hold them.
+struct products { __m256i lo, hi; };
+constexpr int products_that_fit(int bits) { return 1 << (7 - bits); }  // each at most 2 * (2^bits - 1) * 127
+static inline products start_products(i32x16) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+static inline products add_products(products sums, u8x64 w, const int8_t* a) {
+  const __m256i b = broadcast_bytes(a);
+  return {_mm256_add_epi16(sums.lo, _mm256_maddubs_epi16(w.lo, b)),
+          _mm256_add_epi16(sums.hi, _mm256_maddubs_epi16(w.hi, b))};
+}
+static inline i32x16 take_products(i32x16 acc, products sums) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(sums.lo, ones)),
+          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(sums.hi, ones))};
 }
 // Signed weights stored as w ^ 0x80. Unsigned 0..255 would saturate pairs, so here |w| is multiplied by
 // the activation that carries w's sign; nothing is left to subtract.

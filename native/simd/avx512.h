@@ -87,6 +87,13 @@ static inline u8x64 low_nibbles(u8x64 a) { return {_mm512_and_si512(a.v, _mm512_
 static inline u8x64 high_nibbles(u8x64 a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
 }
+// Some bits of `high`, moved left within their bytes (or right, where negative) and chosen by a mask, into `low`.
+template <int kLeft, int kMask>
+static inline u8x64 insert_bits(u8x64 low, u8x64 high) {
+  const __m512i moved = kLeft > 0 ? _mm512_slli_epi16(high.v, kLeft > 0 ? kLeft : 0)
+                                  : _mm512_srli_epi16(high.v, kLeft < 0 ? -kLeft : 0);
+  return {_mm512_or_si512(low.v, _mm512_and_si512(moved, _mm512_set1_epi8(kMask)))};
+}
 // acc[r] + sum over j of w[4r + j] * a[j], exact: unsigned weights, four int8 activations. The operand is
 // written in assembly so that the compiler folds the broadcast into it.
 static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
@@ -97,6 +104,12 @@ static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
 // start_signed(sum of the group's activations).
 static inline i32x16 start_signed(int32_t activation_sum) { return set_int(-128 * activation_sum); }
 static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return dot(acc, w, a); }
+// Sums of many products: dot by another name, where it has room for all.
+using products = i32x16;
+constexpr int products_that_fit(int) { return 8; }
+static inline products start_products(i32x16 acc) { return acc; }
+static inline products add_products(products sums, u8x64 w, const int8_t* a) { return dot(sums, w, a); }
+static inline i32x16 take_products(i32x16, products sums) { return sums; }
 
 // Into the first-level cache, and into the second.
 static inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

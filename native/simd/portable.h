@@ -139,6 +139,15 @@ static inline u8x64 high_nibbles(u8x64 a) {
   for (int i = 0; i < 64; i++) a.v[i] >>= 4;
   return a;
 }
+// Some bits of `high`, moved left within their bytes (or right, where negative) and chosen by a mask, into `low`.
+template <int kLeft, int kMask>
+static inline u8x64 insert_bits(u8x64 low, u8x64 high) {
+  for (int i = 0; i < 64; i++) {
+    const int moved = kLeft > 0 ? high.v[i] << (kLeft > 0 ? kLeft : 0) : high.v[i] >> (kLeft < 0 ? -kLeft : 0);
+    low.v[i] = static_cast<uint8_t>(low.v[i] | (moved & kMask));
+  }
+  return low;
+}
 // acc[r] + sum over j of w[4r + j] * a[j], exact.
 static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
   for (int r = 0; r < 16; r++) {
@@ -152,6 +161,12 @@ static inline i32x16 dot(i32x16 acc, u8x64 w, const int8_t* a) {
 // start_signed(sum of the group's activations).
 static inline i32x16 start_signed(int32_t activation_sum) { return set_int(-128 * activation_sum); }
 static inline i32x16 dot_signed(i32x16 acc, u8x64 w, const int8_t* a) { return dot(acc, w, a); }
+// Sums of many products: dot by another name, where it has room for all.
+using products = i32x16;
+constexpr int products_that_fit(int) { return 8; }
+static inline products start_products(i32x16 acc) { return acc; }
+static inline products add_products(products sums, u8x64 w, const int8_t* a) { return dot(sums, w, a); }
+static inline i32x16 take_products(i32x16, products sums) { return sums; }
 
 // Into the first-level cache, and into the second.
 static inline void prefetch_near(const void* p) { __builtin_prefetch(p, 0, 3); }
