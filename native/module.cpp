@@ -52,6 +52,27 @@ RawTensor raw_tensor(const std::string& role, nb::handle value) {
   return tensor;
 }
 
+// A whole tensor as float32: as its file has it, or as the kernels have it once packed.
+nb::object values(const RawTensor& tensor, bool packed) {
+  const size_t columns = tensor.columns, size = columns * tensor.rows;
+  auto* out = new float[size];
+  const nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  Matrix matrix{packed_type(tensor.type), tensor.rows, tensor.columns, 0, 0, {}, {}};
+  matrix.panel_bytes = panel_bytes(matrix.type, matrix.columns);
+  matrix.pair_stride = 2 * matrix.panel_bytes;
+  const Memory panels(packed ? matrix.panel_bytes * matrix.panels() : 0);
+  matrix.shares.push_back({panels.data(), 0, matrix.panels()});
+  for (int p = 0; packed && p < matrix.panels(); p++) pack_panel(tensor, {}, p, matrix.panel(0, p));
+  for (int r = 0; r < tensor.rows; r++) {
+    if (packed) {
+      unpack_row(matrix, r, out + columns * r);
+    } else {
+      dequantize_row(tensor.type, tensor.row(r), tensor.columns, out + columns * r);
+    }
+  }
+  return nb::cast(nb::ndarray<nb::numpy, float>(out, {static_cast<size_t>(tensor.rows), columns}, owner));
+}
+
 using View = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::device::cpu>;
 
 // A step's rows where they lie: what they hold changes with the next forward, and they stay readable after it.
@@ -199,6 +220,14 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // where a program ends while a thread waits in here, what it holds is never let go
   m.attr("__doc__") = "unspool's kernels: the arithmetic of a step and of a row.";
   m.def("instruction_sets", &instruction_sets, "Instruction sets with kernels that run here, best first.");
+
+  m.def("packed_type", [](int type) {
+    if (!is_supported(type)) throw std::invalid_argument("type " + std::to_string(type) + " has no kernels");
+    return static_cast<int>(packed_type(static_cast<TensorType>(type)));
+  }, "type"_a, "The type whose kernels compute with tensors of a type.");
+  m.def("values", [](nb::handle tensor, bool packed) { return values(raw_tensor("values", tensor), packed); },
+        "tensor"_a, "packed"_a = false,
+        "A tensor (type, rows, columns, bytes) as float32: as its file has it, or as kernels compute with it.");
 
   nb::class_<Pool>(m, "Pool", "Threads that compute steps together, the caller being the first.")
       .def(nb::init<int>(), "threads"_a)

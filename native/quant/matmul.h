@@ -83,9 +83,10 @@ static inline __attribute__((always_inline)) void dot_part(const uint8_t* group,
   });
 }
 
-// out[t][16] = panel * token t, for T tokens.
-template <TensorType kType, int T, bool kPrefetch>
-static void multiply_quantized(const uint8_t* panel, int groups, const TileInput& in, float* out) {
+// out[t][16] = panel * token t, for T tokens. `ahead` fetches what follows the panel (a tile that comes second to a
+// panel finds it in the first-level cache).
+template <TensorType kType, int T>
+static void multiply_quantized(const uint8_t* panel, int groups, bool ahead, const TileInput& in, float* out) {
   constexpr PackedFormat format = packed_format(kType);
   constexpr size_t kGroupBytes = format.super_bytes() / (kSuper / kGroup) + format.scale_bytes() + format.code_bytes();
   const PanelLayout layout(format, groups);
@@ -93,7 +94,7 @@ static void multiply_quantized(const uint8_t* panel, int groups, const TileInput
 #pragma GCC unroll 16
   for (int t = 0; t < T; t++) total[t] = zero();
   for (int g = 0; g < groups; g++) {
-    if (kPrefetch) prefetch_group(panel, kGroupBytes, g);
+    if (ahead) prefetch_group(panel, kGroupBytes, g);
     const size_t at = static_cast<size_t>(g) * T;
     const uint8_t* super = panel + format.super_bytes() * (g / (kSuper / kGroup));
     const uint8_t* scales = panel + layout.scales + format.scale_bytes() * g;
@@ -145,13 +146,13 @@ struct FormatBF16 {
 
 // The same for float weights: four chains (input index modulo 4), added in pairs at the end. A tile larger
 // than the registers hold is done in parts.
-template <class Format, int T, bool kPrefetch>
-static void multiply_floats(const uint8_t* panel, int columns, const TileInput& in, float* out) {
+template <class Format, int T>
+static void multiply_floats(const uint8_t* panel, int columns, bool ahead, const TileInput& in, float* out) {
   if constexpr (T > kFloatTile) {
     TileInput rest = in;
     rest.floats += static_cast<size_t>(kFloatTile) * in.float_stride;
-    multiply_floats<Format, kFloatTile, kPrefetch>(panel, columns, in, out);
-    multiply_floats<Format, T - kFloatTile, false>(panel, columns, rest, out + 16 * kFloatTile);
+    multiply_floats<Format, kFloatTile>(panel, columns, ahead, in, out);
+    multiply_floats<Format, T - kFloatTile>(panel, columns, false, rest, out + 16 * kFloatTile);
     return;
   } else {
     const auto* weights = reinterpret_cast<const typename Format::Word*>(panel);
@@ -168,7 +169,7 @@ static void multiply_floats(const uint8_t* panel, int columns, const TileInput& 
     };
     int k = 0;
     for (; k + 4 <= columns; k += 4) {
-      if (kPrefetch) prefetch_group(panel, 4 * 16 * sizeof(typename Format::Word), k / 4);
+      if (ahead) prefetch_group(panel, 4 * 16 * sizeof(typename Format::Word), k / 4);
 #pragma GCC unroll 4
       for (int c = 0; c < 4; c++) step(k + c, c);
     }
@@ -177,66 +178,61 @@ static void multiply_floats(const uint8_t* panel, int columns, const TileInput& 
   }
 }
 
-using TileKernel = void (*)(const uint8_t* panel, int size, const TileInput& in, float* out);
+using TileKernel = void (*)(const uint8_t* panel, int size, bool ahead, const TileInput& in, float* out);
 
-// Kernels by format, tokens in the tile, and whether the panel is fetched ahead (a tile that comes second
-// to a panel finds it in the first-level cache).
-template <template <int, bool> class Make, int T = kTile>
+// The kernel for a number of tokens.
+template <template <int> class Make, int T = kTile>
 struct KernelTable {
-  static TileKernel find(int tokens, bool ahead) {
-    if (tokens == T) return ahead ? Make<T, true>::run : Make<T, false>::run;
-    if constexpr (T > 1) return KernelTable<Make, T - 1>::find(tokens, ahead);
+  static TileKernel find(int tokens) {
+    if (tokens == T) return Make<T>::run;
+    if constexpr (T > 1) return KernelTable<Make, T - 1>::find(tokens);
     return nullptr;
   }
 };
 
 template <TensorType kType>
 struct Quantized {
-  template <int T, bool kPrefetch>
+  template <int T>
   struct Make {
-    static void run(const uint8_t* panel, int size, const TileInput& in, float* out) {
-      multiply_quantized<kType, T, kPrefetch>(panel, size, in, out);
-    }
+    static constexpr TileKernel run = multiply_quantized<kType, T>;
   };
 };
 
 template <class Format>
 struct Floats {
-  template <int T, bool kPrefetch>
+  template <int T>
   struct Make {
-    static void run(const uint8_t* panel, int size, const TileInput& in, float* out) {
-      multiply_floats<Format, T, kPrefetch>(panel, size, in, out);
-    }
+    static constexpr TileKernel run = multiply_floats<Format, T>;
   };
 };
 
 // Of a packed type.
-static TileKernel find_kernel(TensorType type, int tokens, bool ahead) {
+static TileKernel find_kernel(TensorType type, int tokens) {
   switch (type) {
     case TensorType::Q4_0:
-      return KernelTable<Quantized<TensorType::Q4_0>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q4_0>::template Make>::find(tokens);
     case TensorType::Q4_1:
-      return KernelTable<Quantized<TensorType::Q4_1>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q4_1>::template Make>::find(tokens);
     case TensorType::Q5_0:
-      return KernelTable<Quantized<TensorType::Q5_0>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q5_0>::template Make>::find(tokens);
     case TensorType::Q5_1:
-      return KernelTable<Quantized<TensorType::Q5_1>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q5_1>::template Make>::find(tokens);
     case TensorType::Q8_0:
-      return KernelTable<Quantized<TensorType::Q8_0>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q8_0>::template Make>::find(tokens);
     case TensorType::Q2_K:
-      return KernelTable<Quantized<TensorType::Q2_K>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q2_K>::template Make>::find(tokens);
     case TensorType::Q4_K:
-      return KernelTable<Quantized<TensorType::Q4_K>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q4_K>::template Make>::find(tokens);
     case TensorType::Q5_K:
-      return KernelTable<Quantized<TensorType::Q5_K>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q5_K>::template Make>::find(tokens);
     case TensorType::Q6_K:
-      return KernelTable<Quantized<TensorType::Q6_K>::template Make>::find(tokens, ahead);
+      return KernelTable<Quantized<TensorType::Q6_K>::template Make>::find(tokens);
     case TensorType::F32:
-      return KernelTable<Floats<FormatF32>::template Make>::find(tokens, ahead);
+      return KernelTable<Floats<FormatF32>::template Make>::find(tokens);
     case TensorType::F16:
-      return KernelTable<Floats<FormatF16>::template Make>::find(tokens, ahead);
+      return KernelTable<Floats<FormatF16>::template Make>::find(tokens);
     case TensorType::BF16:
-      return KernelTable<Floats<FormatBF16>::template Make>::find(tokens, ahead);
+      return KernelTable<Floats<FormatBF16>::template Make>::find(tokens);
     default:  // packed as another
       return nullptr;
   }
@@ -248,14 +244,12 @@ struct Multiplier {
   Tiling tiling;
   int size;       // groups, or columns
   int small;      // the smaller of the two tile sizes
-  TileKernel kernel[2][2];  // [tile size - small][ahead]
+  TileKernel kernel[2];  // [tile size - small]
 
   Multiplier(const Matrix& matrix, const Activations& input, const Tiling& tiling)
       : input(&input), tiling(tiling), size(is_quantized(matrix.type) ? matrix.groups() : matrix.columns),
         small(tiling.tokens / tiling.tiles) {
-    for (int more = 0; more < 2; more++) {
-      for (int ahead = 0; ahead < 2; ahead++) kernel[more][ahead] = find_kernel(matrix.type, small + more, ahead);
-    }
+    for (int more = 0; more < 2; more++) kernel[more] = find_kernel(matrix.type, small + more);
   }
 
   // out[t][16] for the tokens of tile i; `ahead` fetches what follows the panel.
@@ -265,7 +259,7 @@ struct Multiplier {
     const TileInput in{input->codes + 32 * place, input->scales + place, input->offsets + place,
                        input->sums + place, input->first_sums + place,
                        input->floats + static_cast<size_t>(start) * input->columns, input->columns};
-    kernel[tokens - small][ahead](panel, size, in, out);
+    kernel[tokens - small](panel, size, ahead, in, out);
   }
 };
 

@@ -59,9 +59,10 @@ def info(model: ModelArgument = "smollm2", as_json: JsonOption = False) -> None:
 def describe(model: LoadedModel) -> dict[str, Any]:
     """What there is to know of a model, as plain data in the order in which it is shown."""
     spec, tokenizer = model.spec, model.tokenizer
-    kinds: dict[str, dict[str, int]] = {}
+    kinds: dict[str, dict[str, Any]] = {}
     for tensor in model.tensors.values():
-        kind = kinds.setdefault(tensor.type.name, {"tensors": 0, "parameters": 0, "bytes": 0})
+        new = {"computed_as": tensor.type.computed_as.name, "tensors": 0, "parameters": 0, "bytes": 0}
+        kind = kinds.setdefault(tensor.type.name, new)
         kind["tensors"] += 1
         kind["parameters"] += tensor.rows * tensor.columns
         kind["bytes"] += tensor.data.nbytes
@@ -105,6 +106,7 @@ def _lines(name: str, value: Any) -> list[str]:
     if name == "quantization":
         return [
             f"{kind}: {of['tensors']} tensors, {of['parameters']:,} parameters, {_bytes(of['bytes'])}"
+            + (f", computed as {of['computed_as']}" if of["computed_as"] != kind else "")
             for kind, of in value.items()
         ]
     if isinstance(value, list):

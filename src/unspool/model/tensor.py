@@ -24,7 +24,9 @@ class TensorType(IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    IQ4_NL = 20
     BF16 = 30
+    MXFP4 = 39
 
     @property
     def block_elements(self) -> int:
@@ -36,6 +38,13 @@ class TensorType(IntEnum):
         """Bytes of one storage block."""
         return _BLOCKS[self][1]
 
+    @property
+    def computed_as(self) -> TensorType:
+        """The type whose kernels compute with this one: itself, or one that holds the same values."""
+        from unspool import _native
+
+        return TensorType(_native.packed_type(int(self)))
+
 
 _BLOCKS: dict[TensorType, tuple[int, int]] = {
     TensorType.F32: (1, 4),
@@ -46,6 +55,8 @@ _BLOCKS: dict[TensorType, tuple[int, int]] = {
     TensorType.Q5_0: (32, 22),
     TensorType.Q5_1: (32, 24),
     TensorType.Q8_0: (32, 34),
+    TensorType.IQ4_NL: (32, 18),
+    TensorType.MXFP4: (32, 17),
     TensorType.Q2_K: (256, 84),
     TensorType.Q3_K: (256, 110),
     TensorType.Q4_K: (256, 144),
