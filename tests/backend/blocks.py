@@ -1,4 +1,4 @@
-"""Blocks of every storage type with random contents, those that no encoder writes included, and models of them."""
+"""Blocks of every storage type with random contents, and models of them."""
 
 from __future__ import annotations
 
@@ -83,14 +83,15 @@ def weight_blocks(
 
 
 def random_model(spec: ModelSpec, type_: TensorType, seed: int = 0) -> tuple[dict[str, Tensor], Weights]:
-    """Tensors by role, matrices of random blocks, and the same weights as float32 by their names in a file."""
+    """Tensors by role, matrices of random blocks, and the same weights as float32 by name."""
     rng = np.random.default_rng(seed)
     tensors, weights = {}, random_weights(spec, seed)
     for name, weight in weights.items():
         if weight.ndim == 1:
             tensors[role(name)] = Tensor(name, TensorType.F32, 1, len(weight), weight.view(np.uint8))
             continue
-        blocks = weight_blocks(type_, *weight.shape, rng)
-        tensors[role(name)] = tensor_of(type_, *weight.shape, blocks, name)
+        rows, columns = weight.shape
+        blocks = weight_blocks(type_, rows, columns, rng)
+        tensors[role(name)] = tensor_of(type_, rows, columns, blocks, name)
         weights[name] = dequantized(type_, blocks).reshape(weight.shape)
     return tensors, weights

@@ -17,13 +17,15 @@ from unspool.model.tensor import Tensor, TensorType
 FLOATS = [TensorType.F32, TensorType.F16, TensorType.BF16]
 
 
-def stored(values: npt.ArrayLike, type_: TensorType = TensorType.F32) -> tuple[Tensor, npt.NDArray[np.float32]]:
+def stored(
+    values: npt.ArrayLike, type_: TensorType = TensorType.F32
+) -> tuple[Tensor, npt.NDArray[np.float32]]:
     """A tensor of the values, and the float32 that it holds once stored."""
     x = np.atleast_2d(np.asarray(values, np.float32))
     kind = gguf.GGMLQuantizationType(int(type_))
     data = np.ascontiguousarray(gguf.quants.quantize(x, kind)).view(np.uint8)
     kept = gguf.quants.dequantize(data, kind).reshape(x.shape)
-    return Tensor("blk.0.ffn_up.weight", type_, *x.shape, data.reshape(-1)), kept
+    return Tensor("blk.0.ffn_up.weight", type_, len(x), x.shape[1], data.reshape(-1)), kept
 
 
 @pytest.mark.parametrize("to", ["q8_0", "q4_0"])
@@ -67,7 +69,7 @@ def test_the_largest_value_that_blocks_can_hold_is_taken(to: QuantizeType, limit
 
 
 def test_rows_that_are_no_whole_blocks_are_refused() -> None:
-    with pytest.raises(ModelFileError, match="rows of 48.*multiples of 32"):
+    with pytest.raises(ModelFileError, match=r"rows of 48.*multiples of 32"):
         quantized(stored(np.ones((2, 48)))[0], "q8_0")
 
 

@@ -36,8 +36,8 @@ def quantized(tensor: Tensor, type_: QuantizeType) -> Tensor:
         tensor: float32, float16 or bfloat16; its rows are multiples of 32.
         type_: ``q8_0`` (8.5 bits a weight) or ``q4_0`` (4.5).
 
-    Raises ``ParameterError`` for another type, and ``ModelFileError`` for a tensor that is no float, whose rows are
-    not whole blocks, or that holds a value that is not finite or whose scale a float16 cannot hold.
+    Raises ``ParameterError`` for another type, and ``ModelFileError`` for a tensor that is no float, whose
+    rows are not whole blocks, or that holds a value that is not finite or whose scale a float16 cannot hold.
     """
     encode = _encoder(type_)
     kind = TensorType[type_.upper()]
@@ -65,8 +65,10 @@ def quantized(tensor: Tensor, type_: QuantizeType) -> Tensor:
 
 def _encoder(type_: QuantizeType) -> Callable[[Float32Array, Bytes], None]:
     encoders = {"q8_0": _encode_q8_0, "q4_0": _encode_q4_0}
-    if not isinstance(type_, str) or type_ not in encoders:
-        raise ParameterError(f"quantize must be one of {', '.join(get_args(QuantizeType))}, not {shown(type_)}")
+    if type_ not in get_args(QuantizeType):
+        raise ParameterError(
+            f"quantize must be one of {', '.join(get_args(QuantizeType))}, not {shown(type_)}"
+        )
     return encoders[type_]
 
 
